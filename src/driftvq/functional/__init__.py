@@ -1,0 +1,50 @@
+"""Pure tensor functions: no module, no state, no logging."""
+
+from driftvq.functional.estimators import modified_straight_through, rotate, spread_gradient, straight_through
+from driftvq.functional.kernels import (
+    KERNELS,
+    Kernel,
+    gaussian_weights,
+    kernel_transfer,
+    kernel_weights,
+    rank_weights,
+    softmax_weights,
+)
+from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
+from driftvq.functional.losses import kernel_codebook_loss, kernel_moments, masked_mse, orthogonal_loss
+from driftvq.functional.sampling import random_positions
+from driftvq.functional.search import METRICS, Metric, highest_logit, nearest
+from driftvq.functional.soft import gumbel_softmax, soft_usage
+from driftvq.functional.usage import count_codes, dead_codes, perplexity, usage
+
+__all__ = [
+    "KERNELS",
+    "METRICS",
+    "KMeansResult",
+    "Kernel",
+    "Metric",
+    "count_codes",
+    "dead_codes",
+    "gaussian_weights",
+    "gumbel_softmax",
+    "highest_logit",
+    "kernel_codebook_loss",
+    "kernel_moments",
+    "kernel_transfer",
+    "kernel_weights",
+    "kmeans",
+    "kmeans_plus_plus",
+    "masked_mse",
+    "modified_straight_through",
+    "nearest",
+    "orthogonal_loss",
+    "perplexity",
+    "random_positions",
+    "rank_weights",
+    "rotate",
+    "soft_usage",
+    "softmax_weights",
+    "spread_gradient",
+    "straight_through",
+    "usage",
+]

@@ -1,0 +1,26 @@
+"""How many latents to walk at a time, so that nothing of size latents × codes outlives its block."""
+
+from collections.abc import Iterator
+
+import torch
+
+CPU_BLOCK_ELEMENTS = 2**21
+"""8 MB of float32: fits a shared cache, so a block's matmul, reduction and exponential stay out of main memory."""
+
+ACCELERATOR_BLOCK_ELEMENTS = 2**26
+"""256 MB of float32: few enough kernel launches to keep a GPU busy."""
+
+MIN_BLOCK_ROWS = 32
+
+
+def block_rows(codes: int, device: torch.device) -> int:
+    """Rows of latents whose distances to ``codes`` codes make one block on ``device``."""
+    budget = CPU_BLOCK_ELEMENTS if device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
+    return max(MIN_BLOCK_ROWS, budget // max(codes, 1))
+
+
+def row_blocks(rows: int, codes: int, device: torch.device) -> Iterator[slice]:
+    """Slices that cover ``rows`` latents, block by block."""
+    step = block_rows(codes, device)
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))

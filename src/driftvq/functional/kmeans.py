@@ -1,0 +1,108 @@
+"""k-means: the codebook that a frozen encoder deserves.
+
+Shape suffixes: n latents, k codes, d dimensions, c candidates of one seeding round.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from driftvq.functional.search import Metric, nearest
+
+SEEDING_ROUNDS = 64
+"""k-means++ draws one seed at a time; beyond this many seeds it draws several a round."""
+
+
+class KMeansResult(NamedTuple):
+    """Codes ``(k, d)``, the code of each latent ``(n,)``, and the inertia, the sum of squared distances to it."""
+
+    codebook: Tensor
+    indices: Tensor
+    inertia: Tensor
+
+
+def kmeans(
+    x_nd: Tensor,
+    codebook_size: int,
+    iterations: int = 10,
+    metric: Metric = "l2",
+    generator: torch.Generator | None = None,
+) -> KMeansResult:
+    """Lloyd's algorithm from a k-means++ start; empty cells are seeded again at the latents that fit worst.
+
+    Args:
+        x_nd: latents ``(n, d)``; fewer than k are allowed, the surplus codes then repeat latents.
+        codebook_size: k.
+        iterations: at most so many; stops when no latent changes its cell.
+        metric: ``"l2"``, or ``"cosine"`` for unit-length codes.
+        generator: a CPU generator that makes the result reproducible.
+
+    Returns:
+        Codebook, indices and inertia; the indices belong to the returned codebook.
+    """
+    if x_nd.ndim != 2 or x_nd.shape[0] == 0:
+        raise ValueError(f"k-means needs latents of shape (n, d) with n ≥ 1, got {tuple(x_nd.shape)}")
+    if codebook_size < 1:
+        raise ValueError(f"codebook_size must be at least 1, got {codebook_size}")
+    x_nd = x_nd.detach()
+    if metric == "cosine":
+        x_nd = F.normalize(x_nd, dim=1)
+    if len(x_nd) <= codebook_size:
+        codebook_kd = x_nd[torch.arange(codebook_size, device=x_nd.device) % len(x_nd)].clone()
+        indices_n = nearest(x_nd, codebook_kd)
+        return KMeansResult(codebook_kd, indices_n, _residuals(x_nd, codebook_kd, indices_n).sum())
+    codebook_kd = kmeans_plus_plus(x_nd, codebook_size, generator)
+    indices_n = nearest(x_nd, codebook_kd)
+    for _ in range(iterations):
+        codebook_kd = _centroids(x_nd, codebook_kd, indices_n)
+        if metric == "cosine":
+            codebook_kd = F.normalize(codebook_kd, dim=1)
+        previous_n, indices_n = indices_n, nearest(x_nd, codebook_kd)
+        if torch.equal(previous_n, indices_n):
+            break
+    return KMeansResult(codebook_kd, indices_n, _residuals(x_nd, codebook_kd, indices_n).sum())
+
+
+def kmeans_plus_plus(x_nd: Tensor, codebook_size: int, generator: torch.Generator | None = None) -> Tensor:
+    """Seeds drawn with probability proportional to the squared distance to the nearest earlier seed.
+
+    Up to :data:`SEEDING_ROUNDS` seeds are drawn one by one, the rest in as many rounds of equal size, so that the cost
+    is that of a few searches and not of k passes over the data.
+    """
+    first = torch.randint(len(x_nd), (1,), generator=generator)
+    chosen_k = first.to(x_nd.device)
+    sq_dist_n = (x_nd - x_nd[chosen_k]).square().sum(dim=1)
+    while len(chosen_k) < codebook_size:
+        wanted = min(max(1, codebook_size // SEEDING_ROUNDS), codebook_size - len(chosen_k))
+        drawn_c = _draw_without_replacement(sq_dist_n, chosen_k, wanted, generator)
+        seeds_cd = x_nd[drawn_c]
+        new_sq_dist_n = _residuals(x_nd, seeds_cd, nearest(x_nd, seeds_cd))
+        sq_dist_n = torch.minimum(sq_dist_n, new_sq_dist_n)
+        chosen_k = torch.cat([chosen_k, drawn_c])
+    return x_nd[chosen_k].clone()
+
+
+def _draw_without_replacement(weight_n: Tensor, taken: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """The largest ``log w + Gumbel`` keys are a draw without replacement; latents of zero weight come last."""
+    noise_n = torch.empty(len(weight_n), dtype=torch.float64).exponential_(generator=generator)
+    keys_n = weight_n.double().clamp(min=1e-300).log() - noise_n.log().to(weight_n.device)
+    keys_n[taken] = -torch.inf
+    return keys_n.topk(count).indices
+
+
+def _centroids(x_nd: Tensor, codebook_kd: Tensor, indices_n: Tensor) -> Tensor:
+    """Mean of every cell; an empty cell moves to one of the latents that are worst served."""
+    count_k = x_nd.new_zeros(len(codebook_kd)).index_add_(0, indices_n, x_nd.new_ones(len(x_nd)))
+    sums_kd = torch.zeros_like(codebook_kd).index_add_(0, indices_n, x_nd)
+    means_kd = sums_kd / count_k.clamp(min=1)[:, None]
+    empty = (count_k == 0).nonzero().flatten()
+    if len(empty):
+        worst = _residuals(x_nd, codebook_kd, indices_n).topk(len(empty)).indices
+        means_kd[empty] = x_nd[worst]
+    return means_kd
+
+
+def _residuals(x_nd: Tensor, codebook_kd: Tensor, indices_n: Tensor) -> Tensor:
+    return (x_nd - codebook_kd[indices_n]).square().sum(dim=1)

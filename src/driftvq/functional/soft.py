@@ -1,0 +1,186 @@
+"""Soft assignments over linear logits ``l_ik = z_i·w_k + b_k``, differentiated without storing latents × codes.
+
+Squared distances are linear logits too: ``-|z - c_k|² = 2 z·c_k - |c_k|² - |z|²``, and a softmax ignores the ``|z|²``.
+
+Shape suffixes: n latents, k codes, d dimensions, v dimensions of a code, b latents of one block.
+"""
+
+import torch
+from torch import Tensor
+
+from driftvq.functional.blocks import row_blocks
+
+
+def gumbel_softmax(
+    z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, temperature: float, seed: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Straight-through Gumbel-softmax: a sampled code in the forward pass, the soft mixture's gradient in the backward.
+
+    ``y_i = Σ_k softmax_k((l_ik + g_ik) / τ) c_k`` with Gumbel noise g; the sample is ``argmax_k (l_ik + g_ik)``.
+
+    Args:
+        z_nd: latents ``(n, d)``.
+        weight_kd, bias_k: the logits' weight ``(k, d)`` and bias ``(k,)``.
+        codebook_kv: codes ``(k, v)``.
+        temperature: τ.
+        seed: int64 scalar that fixes the noise; the backward pass draws the same noise again.
+
+    Returns:
+        Sampled indices ``(n,)``, and the sampled codes ``(n, v)`` whose gradient is that of the mixture y.
+    """
+    z_nd, weight_kd, bias_k = z_nd.contiguous(), weight_kd.contiguous(), bias_k.contiguous()
+    indices_n, codes_nv = _gumbel_op(z_nd, weight_kd, bias_k, codebook_kv.contiguous(), temperature, seed)
+    return indices_n, codes_nv
+
+
+@torch.library.custom_op("driftvq::gumbel_softmax", mutates_args=())
+def _gumbel_op(
+    z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, temperature: float, seed: Tensor
+) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator(z_nd.device).manual_seed(int(seed))
+    indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
+    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
+        torch.argmax(_noisy_logits(z_nd[rows], weight_kd, bias_k, generator), dim=1, out=indices_n[rows])
+    return indices_n, codebook_kv[indices_n]
+
+
+@_gumbel_op.register_fake
+def _(
+    z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, temperature: float, seed: Tensor
+) -> tuple[Tensor, Tensor]:
+    n = z_nd.shape[0]
+    return z_nd.new_empty(n, dtype=torch.int64), codebook_kv.new_empty(n, codebook_kv.shape[1])
+
+
+def _gumbel_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    z_nd, weight_kd, bias_k, codebook_kv, ctx.temperature, seed = inputs
+    # An online update may move the codes in place before the backward pass.
+    ctx.save_for_backward(z_nd, weight_kd.clone(), bias_k.clone(), codebook_kv.clone(), seed)
+
+
+def _gumbel_backward(ctx, _, grad_nv):  # type: ignore[no-untyped-def]
+    grads = _gumbel_grad_op(*ctx.saved_tensors, grad_nv.contiguous(), ctx.temperature)
+    return (*grads, None, None)
+
+
+_gumbel_op.register_autograd(_gumbel_backward, setup_context=_gumbel_setup)
+
+
+@torch.library.custom_op("driftvq::gumbel_softmax_backward", mutates_args=())
+def _gumbel_grad_op(
+    z_nd: Tensor,
+    weight_kd: Tensor,
+    bias_k: Tensor,
+    codebook_kv: Tensor,
+    seed: Tensor,
+    grad_nv: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator(z_nd.device).manual_seed(int(seed))
+    grads = _zeros(z_nd, weight_kd, bias_k)
+    codebook_grad_kv = torch.zeros_like(codebook_kv)
+    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
+        p_bk = _noisy_logits(z_nd[rows], weight_kd, bias_k, generator).div_(temperature).softmax(dim=1)
+        codebook_grad_kv.addmm_(p_bk.t(), grad_nv[rows])
+        towards_bk = grad_nv[rows] @ codebook_kv.t()
+        towards_bk.sub_((p_bk * towards_bk).sum(dim=1, keepdim=True))
+        _accumulate(grads, rows, towards_bk.mul_(p_bk).div_(temperature), z_nd, weight_kd)
+    return (*grads, codebook_grad_kv)
+
+
+@_gumbel_grad_op.register_fake
+def _(
+    z_nd: Tensor,
+    weight_kd: Tensor,
+    bias_k: Tensor,
+    codebook_kv: Tensor,
+    seed: Tensor,
+    grad_nv: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (*_zeros(z_nd, weight_kd, bias_k), torch.zeros_like(codebook_kv))
+
+
+def soft_usage(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean assignment and mean entropy of ``p_i = softmax_k(l_ik)``.
+
+    Args:
+        z_nd: latents ``(n, d)``.
+        weight_kd, bias_k: the logits' weight ``(k, d)`` and bias ``(k,)``.
+        share_n: each latent's share in the means, e.g. ``1/n`` for all; ``(n,)``, not differentiated.
+
+    Returns:
+        ``Σ_i share_i p_i``, ``(k,)``, and ``Σ_i share_i H(p_i)`` in nats, a scalar.
+    """
+    mean_k, entropy = _soft_usage_op(z_nd.contiguous(), weight_kd.contiguous(), bias_k.contiguous(), share_n)
+    return mean_k, entropy
+
+
+@torch.library.custom_op("driftvq::soft_usage", mutates_args=())
+def _soft_usage_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor]:
+    mean_k, entropy = torch.zeros_like(bias_k), z_nd.new_zeros(())
+    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
+        log_p_bk = torch.addmm(bias_k, z_nd[rows], weight_kd.t()).log_softmax(dim=1)
+        p_bk = log_p_bk.exp()
+        mean_k.addmv_(p_bk.t(), share_n[rows])
+        entropy -= share_n[rows].dot(log_p_bk.mul_(p_bk).sum(dim=1))
+    return mean_k, entropy
+
+
+@_soft_usage_op.register_fake
+def _(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(bias_k), z_nd.new_empty(())
+
+
+def _soft_usage_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    ctx.save_for_backward(*inputs)
+
+
+def _soft_usage_backward(ctx, mean_grad_k, entropy_grad):  # type: ignore[no-untyped-def]
+    return (*_soft_usage_grad_op(*ctx.saved_tensors, mean_grad_k.contiguous(), entropy_grad), None)
+
+
+_soft_usage_op.register_autograd(_soft_usage_backward, setup_context=_soft_usage_setup)
+
+
+@torch.library.custom_op("driftvq::soft_usage_backward", mutates_args=())
+def _soft_usage_grad_op(
+    z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor, mean_grad_k: Tensor, entropy_grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    grads = _zeros(z_nd, weight_kd, bias_k)
+    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
+        log_p_bk = torch.addmm(bias_k, z_nd[rows], weight_kd.t()).log_softmax(dim=1)
+        p_bk = log_p_bk.exp()
+        # d/dp of mean·grad + H·grad; the softmax's own derivative removes the mean.
+        pull_bk = log_p_bk.mul_(-entropy_grad).add_(mean_grad_k)
+        pull_bk.sub_((p_bk * pull_bk).sum(dim=1, keepdim=True))
+        _accumulate(grads, rows, pull_bk.mul_(p_bk).mul_(share_n[rows, None]), z_nd, weight_kd)
+    return grads
+
+
+@_soft_usage_grad_op.register_fake
+def _(
+    z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor, mean_grad_k: Tensor, entropy_grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _zeros(z_nd, weight_kd, bias_k)
+
+
+def _noisy_logits(z_bd: Tensor, weight_kd: Tensor, bias_k: Tensor, generator: torch.Generator) -> Tensor:
+    logits_bk = torch.addmm(bias_k, z_bd, weight_kd.t())
+    noise_bk = torch.empty_like(logits_bk).exponential_(generator=generator)
+    tiny = torch.finfo(noise_bk.dtype).tiny
+    return logits_bk.sub_(noise_bk.clamp_(min=tiny).log_())
+
+
+def _zeros(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.zeros_like(z_nd), torch.zeros_like(weight_kd), torch.zeros_like(bias_k)
+
+
+def _accumulate(
+    grads: tuple[Tensor, Tensor, Tensor], rows: slice, logit_grad_bk: Tensor, z_nd: Tensor, weight_kd: Tensor
+) -> None:
+    """Add one block's share of the gradients of latents, weight and bias."""
+    z_grad_nd, weight_grad_kd, bias_grad_k = grads
+    torch.mm(logit_grad_bk, weight_kd, out=z_grad_nd[rows])
+    weight_grad_kd.addmm_(logit_grad_bk.t(), z_nd[rows])
+    bias_grad_k.add_(logit_grad_bk.sum(dim=0))

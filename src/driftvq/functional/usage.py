@@ -1,0 +1,37 @@
+"""How a codebook is used: counts, usage, perplexity, dead codes."""
+
+import torch
+from torch import Tensor
+
+
+def count_codes(indices: Tensor, codebook_size: int) -> Tensor:
+    """How often each code was selected; negative indices (masked positions) are not counted.
+
+    Returns:
+        int64 counts ``(codebook_size,)``.
+    """
+    flat = indices.flatten()
+    valid = flat >= 0
+    counts = torch.zeros(codebook_size, dtype=torch.int64, device=indices.device)
+    return counts.index_add_(0, flat.clamp(min=0), valid.to(torch.int64))
+
+
+def usage(counts_k: Tensor) -> Tensor:
+    """Share of codes selected at least once, ``|{k : n_k > 0}| / K``."""
+    return (counts_k > 0).double().mean()
+
+
+def perplexity(counts_k: Tensor) -> Tensor:
+    """``exp(H(p))`` with ``p_k = n_k / Σn``: how many equally used codes would carry as much information.
+
+    1 when a single code is used, K when all are used equally, 0 when nothing was counted.
+    """
+    total = counts_k.sum()
+    p_k = counts_k.double() / total.clamp(min=1)
+    equivalent_codes: Tensor = torch.special.entr(p_k).sum().exp()
+    return equivalent_codes * (total > 0)
+
+
+def dead_codes(counts_k: Tensor) -> Tensor:
+    """Indices of the codes that were never selected, ascending."""
+    return (counts_k == 0).nonzero().flatten()

@@ -1,0 +1,42 @@
+"""Quantizers: one file per method, behind one contract."""
+
+from driftvq.quantizers.base import Quantizer, QuantizerOutput
+from driftvq.quantizers.ema_vq import EMAVQ
+from driftvq.quantizers.estimators import ESTIMATORS, Estimator, Gumbel, Modified, Rotation, StraightThrough
+from driftvq.quantizers.factorized_vq import FactorizedVQ
+from driftvq.quantizers.fsq import FSQ
+from driftvq.quantizers.grouped_vq import GroupedVQ
+from driftvq.quantizers.gumbel_vq import GumbelVQ
+from driftvq.quantizers.lfq import LFQ
+from driftvq.quantizers.ns_vq import NSVQ
+from driftvq.quantizers.registry import PRESETS, QUANTIZERS, make_quantizer, register
+from driftvq.quantizers.residual_vq import ResidualVQ
+from driftvq.quantizers.sim_vq import SimVQ
+from driftvq.quantizers.trans_vq import TransVQ
+from driftvq.quantizers.vq import VQ
+
+__all__ = [
+    "EMAVQ",
+    "ESTIMATORS",
+    "FSQ",
+    "LFQ",
+    "NSVQ",
+    "PRESETS",
+    "QUANTIZERS",
+    "VQ",
+    "Estimator",
+    "FactorizedVQ",
+    "GroupedVQ",
+    "Gumbel",
+    "GumbelVQ",
+    "Modified",
+    "Quantizer",
+    "QuantizerOutput",
+    "ResidualVQ",
+    "Rotation",
+    "SimVQ",
+    "StraightThrough",
+    "TransVQ",
+    "make_quantizer",
+    "register",
+]

@@ -1,0 +1,210 @@
+"""What every quantizer shares: shapes, masks, projections, precision and the age of its codes.
+
+Shape suffixes: n latents (all positions of the batch), d dimensions, q indices per position.
+"""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from driftvq.functional import count_codes
+from driftvq.quantizers.sync import sum_over_processes
+
+
+class QuantizerOutput(NamedTuple):
+    """What every quantizer returns: ``quantized, indices, loss = vq(x)``."""
+
+    quantized: Tensor
+    indices: Tensor
+    loss: Tensor
+
+
+class Quantizer(nn.Module):
+    """Base of all quantizers: maps latents to codes and back.
+
+    A subclass implements :meth:`_quantize`, :meth:`_lookup` and the ``codebook``; it sees float32 (or float64) latents
+    of shape ``(n, codebook_dim)`` and never layouts, masks' shapes or autocast.
+
+    Args:
+        dim: channels of the latents.
+        codebook_size: number of codes, K.
+        codebook_dim: dimension of a code; when it differs from ``dim``, linear layers project in and out.
+        channel_first: latents are ``b c …`` (images, audio, video) instead of ``b … c``.
+
+    Attributes:
+        code_age: int32 ``(K,)``, training steps since each code was last selected (or since the first step).
+        step: int64, training steps so far.
+    """
+
+    code_age: Tensor
+    step: Tensor
+    indices_per_position = 0
+    """Size of the last dimension of the indices, or 0 when a position has one index and no such dimension."""
+
+    def __init__(
+        self, dim: int, codebook_size: int, codebook_dim: int | None = None, channel_first: bool = False
+    ) -> None:
+        super().__init__()
+        self.dim = positive_int("dim", dim)
+        self.codebook_size = positive_int("codebook_size", codebook_size)
+        self.codebook_dim = dim if codebook_dim is None else positive_int("codebook_dim", codebook_dim)
+        self.channel_first = channel_first
+        projected = self.codebook_dim != dim
+        self.project_in = nn.Linear(dim, self.codebook_dim) if projected else nn.Identity()
+        self.project_out = nn.Linear(self.codebook_dim, dim) if projected else nn.Identity()
+        self.register_buffer("code_age", torch.zeros(codebook_size, dtype=torch.int32))
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> QuantizerOutput:
+        """Quantize latents.
+
+        Args:
+            x: ``b n d``, ``b d`` or, with ``channel_first``, ``b c h w`` (any number of positions).
+            mask: boolean, of the shape of the indices; where it is False the index is -1, the output 0, and nothing
+                counts in the loss or moves a code.
+
+        Returns:
+            ``quantized`` like x, int64 ``indices`` of the positions' shape, and the scalar ``loss``.
+        """
+        self._check_latents(x, mask)
+        x_nd, shape = self._flatten(x)
+        valid_n = None if mask is None else mask.flatten()
+        if valid_n is not None:
+            x_nd = torch.where(valid_n[:, None], x_nd, 0)
+        check_finite(x_nd)
+        with torch.autocast(x.device.type, enabled=False):
+            z_nd = _project(self.project_in, x_nd)
+            quantized_nd, indices, loss = self._quantize(z_nd, valid_n)
+            if self.training:
+                self._track_(indices, valid_n)
+            quantized_nd = _project(self.project_out, quantized_nd).to(x.dtype)
+        if valid_n is not None:
+            quantized_nd = torch.where(valid_n[:, None], quantized_nd, 0)
+            keep = valid_n if indices.ndim == 1 else valid_n[:, None]
+            indices = torch.where(keep, indices, -1)
+        return QuantizerOutput(self._unflatten(quantized_nd, shape), indices.reshape(*shape, *indices.shape[1:]), loss)
+
+    def indices_to_codes(self, indices: Tensor) -> Tensor:
+        """What ``forward`` gave for these indices, in the same layout; index -1 gives zeros."""
+        self._check_indices(indices)
+        flat, shape = self._flatten_indices(indices)
+        with torch.autocast(indices.device.type, enabled=False):
+            codes_nd = _project(self.project_out, self._lookup(flat))
+        return self._unflatten(torch.where(_any_valid(flat), codes_nd, 0), shape)
+
+    def get_output_from_indices(self, indices: Tensor) -> Tensor:
+        """The name that vector-quantize-pytorch gives to :meth:`indices_to_codes`."""
+        return self.indices_to_codes(indices)
+
+    def get_codes_from_indices(self, indices: Tensor) -> Tensor:
+        """Codes before the output projection, channel last, as vector-quantize-pytorch means them."""
+        self._check_indices(indices)
+        flat, shape = self._flatten_indices(indices)
+        return torch.where(_any_valid(flat), self._lookup(flat), 0).reshape(*shape, self.codebook_dim)
+
+    def recent_usage(self, steps: int = 100) -> float:
+        """Share of codes selected within the last ``steps`` training steps, over all processes."""
+        return (self.code_age < self.step.clamp(max=steps)).double().mean().item()
+
+    @property
+    @abstractmethod
+    def codebook(self) -> Tensor:
+        """The codebook in use, ``(codebook_size, codebook_dim)``."""
+
+    @abstractmethod
+    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes ``(n, codebook_dim)``, indices ``(n,)`` or ``(n, q)``, and the loss."""
+
+    @abstractmethod
+    def _lookup(self, indices: Tensor) -> Tensor:
+        """Codes of indices ``(n,)`` or ``(n, q)``, before the output projection; a row of -1 may give anything."""
+
+    @torch.no_grad()
+    def _track_(self, indices_n: Tensor, valid_n: Tensor | None) -> None:
+        self.step += 1
+        counted = indices_n if valid_n is None else torch.where(valid_n, indices_n, -1)
+        (counts,) = sum_over_processes(count_codes(counted, self.codebook_size))
+        self.code_age.copy_(torch.where(counts > 0, 0, self.code_age + 1))
+
+    def _flatten(self, x: Tensor) -> tuple[Tensor, torch.Size]:
+        if self.channel_first:
+            x = x.movedim(1, -1)
+        return x.reshape(-1, self.dim), x.shape[:-1]
+
+    def _unflatten(self, x_nd: Tensor, shape: torch.Size) -> Tensor:
+        x = x_nd.reshape(*shape, self.dim)
+        return x.movedim(-1, 1).contiguous() if self.channel_first else x
+
+    def _flatten_indices(self, indices: Tensor) -> tuple[Tensor, torch.Size]:
+        if self.indices_per_position:
+            return indices.reshape(-1, self.indices_per_position), indices.shape[:-1]
+        return indices.flatten(), indices.shape
+
+    def _check_latents(self, x: Tensor, mask: Tensor | None) -> None:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise ValueError(f"latents must be a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
+        axis, layout = (1, "b c …") if self.channel_first else (-1, "b … c")
+        if x.ndim < 2 or x.shape[axis] != self.dim:
+            hint = "" if self.channel_first else "; for b c h w latents set channel_first=True"
+            raise ValueError(f"latents must be {layout} with c = {self.dim}, got shape {tuple(x.shape)}{hint}")
+        positions = (x.shape[0], *x.shape[2:]) if self.channel_first else tuple(x.shape[:-1])
+        if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) != positions):
+            raise ValueError(f"mask must be boolean of shape {positions}, got {mask.dtype} of {tuple(mask.shape)}")
+
+    def _check_indices(self, indices: Tensor) -> None:
+        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
+            raise ValueError(f"indices must be integers, got {indices.dtype}")
+        if self.indices_per_position and indices.shape[-1] != self.indices_per_position:
+            raise ValueError(
+                f"indices must end in a dimension of {self.indices_per_position}, got shape {tuple(indices.shape)}"
+            )
+        if torch.compiler.is_compiling() or indices.numel() == 0:
+            return
+        low, high = int(indices.min()), int(indices.max())
+        if low < -1 or high >= self.codebook_size:
+            wrong = low if low < -1 else high
+            raise ValueError(f"indices must lie between -1 (masked) and {self.codebook_size - 1}, got {wrong}")
+
+
+def _any_valid(indices: Tensor) -> Tensor:
+    """Which positions have a code, ``(n, 1)``."""
+    return (indices.reshape(len(indices), -1) >= 0).any(dim=1, keepdim=True)
+
+
+def positive_int(name: str, value: int) -> int:
+    """The value, if it is a whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return value
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """The value, if it is one of those allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    return value
+
+
+def in_range(name: str, value: float, low: float, high: float) -> float:
+    """The value, if it lies between ``low`` and ``high``, both allowed."""
+    if not low <= value <= high:
+        raise ValueError(f"{name} must lie between {low} and {high}, got {value!r}")
+    return value
+
+
+def check_finite(x: Tensor) -> None:
+    """Refuse NaN and infinite latents; a compiled graph cannot branch on values, so it is not checked there."""
+    if torch.compiler.is_compiling():
+        return
+    finite = x.detach().isfinite()
+    if not finite.all():
+        raise ValueError(f"latents must be finite, got {int((~finite).sum())} NaN or infinite of {x.numel()} values")
+
+
+def _project(layer: nn.Module, x_nd: Tensor) -> Tensor:
+    """Apply a projection in its own precision; without one, raise half precision to float32."""
+    if isinstance(layer, nn.Linear):
+        x_nd = layer(x_nd.to(layer.weight.dtype))
+    return x_nd.to(torch.promote_types(x_nd.dtype, torch.float32))

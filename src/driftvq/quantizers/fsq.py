@@ -1,0 +1,92 @@
+"""Finite scalar quantization (Mentzer et al., 2023)."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from driftvq.functional import straight_through
+from driftvq.quantizers.base import Quantizer
+from driftvq.quantizers.registry import register
+
+BOUND_MARGIN = 1e-3
+"""How far the bound reaches past the outermost levels, so that they can be reached at all."""
+
+
+@register("fsq")
+class FSQ(Quantizer):
+    """Each of a few dimensions is bounded and rounded to a fixed number of levels; the codebook is their product.
+
+    ``q_j = round(h_j tanh(z_j + s_j) - o_j) / ⌊L_j/2⌋`` with ``h_j ≈ (L_j - 1)/2``, ``o_j`` ½ for even ``L_j`` else 0.
+
+    There is nothing to train but the projections, and the loss is 0.
+
+    Args:
+        dim: channels of the latents.
+        codebook_size: number of codes, the product of the levels; levels of 8 and less are chosen for it.
+        levels: the levels themselves, e.g. ``(8, 5, 5, 5)``; ``codebook_size`` may then be left out.
+        channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
+    """
+
+    levels: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int | None = None,
+        *,
+        levels: Sequence[int] | None = None,
+        channel_first: bool = False,
+    ) -> None:
+        levels = _checked_levels(codebook_size, levels)
+        super().__init__(dim, math.prod(levels), len(levels), channel_first)
+        self.register_buffer("levels", torch.tensor(levels), persistent=False)
+
+    @property
+    def codebook(self) -> Tensor:
+        return self._lookup(torch.arange(self.codebook_size, device=self.levels.device))
+
+    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        half = (self.levels - 1).to(z_nd.dtype) * (1 + BOUND_MARGIN) / 2
+        offset = torch.where(self.levels % 2 == 0, 0.5, 0.0).to(z_nd.dtype)
+        bounded_nd = torch.tanh(z_nd + torch.atanh(offset / half)) * half - offset
+        rounded_nd = straight_through(bounded_nd, bounded_nd.round())
+        half_width = self.levels // 2
+        indices_n = ((rounded_nd.detach().to(torch.int64) + half_width) * self._basis()).sum(dim=1)
+        return rounded_nd / half_width, indices_n, z_nd.new_zeros(())
+
+    def _lookup(self, indices_n: Tensor) -> Tensor:
+        half_width = self.levels // 2
+        level_nd = (indices_n[:, None] // self._basis()) % self.levels
+        return (level_nd - half_width).to(torch.get_default_dtype()) / half_width
+
+    def _basis(self) -> Tensor:
+        return torch.cat([self.levels.new_ones(1), self.levels[:-1].cumprod(dim=0)])
+
+
+def default_levels(codebook_size: int, most: int = 8) -> tuple[int, ...] | None:
+    """Levels between 3 and ``most``, descending, whose product is the codebook size; None if there are none."""
+    if codebook_size == 1:
+        return ()
+    for level in range(min(most, codebook_size), 2, -1):
+        if codebook_size % level == 0:
+            rest = default_levels(codebook_size // level, level)
+            if rest is not None:
+                return (level, *rest)
+    return None
+
+
+def _checked_levels(codebook_size: int | None, levels: Sequence[int] | None) -> tuple[int, ...]:
+    if levels is None:
+        found = default_levels(codebook_size) if codebook_size is not None and codebook_size > 1 else None
+        if found is None:
+            raise ValueError(
+                f"FSQ needs a codebook_size that is a product of numbers from 3 to 8, got {codebook_size!r}"
+            )
+        return found
+    if not levels or any(level < 3 for level in levels):
+        raise ValueError(f"levels must each be at least 3, got {tuple(levels)}")
+    if codebook_size is not None and codebook_size != math.prod(levels):
+        raise ValueError(f"codebook_size {codebook_size} is not the product of levels {tuple(levels)}")
+    return tuple(levels)

@@ -1,0 +1,77 @@
+"""Lookup-free quantization (Yu et al., 2023: MAGVIT-v2)."""
+
+import torch
+from torch import Tensor
+
+from driftvq.functional import masked_mse, soft_usage, straight_through
+from driftvq.quantizers.base import Quantizer, in_range, positive_int
+from driftvq.quantizers.registry import register
+
+
+@register("lfq")
+class LFQ(Quantizer):
+    """Each of log₂K dimensions is quantised to its sign; the codebook is the cube {-1, 1}^log₂K.
+
+    ``loss = entropy_weight · (mean_i H(p_i) - γ · H(mean_i p_i)) + β · mse(z, sg c)``
+
+    with ``p_i = softmax_k(2 τ⁻¹ z_i·c_k)``.
+
+    The first entropy makes each choice sure, the second makes all codes be used.
+
+    Args:
+        codebook_size: K, a power of two.
+        entropy_weight: weight of the two entropies.
+        diversity_gamma: γ.
+        inv_temperature: τ⁻¹ of the soft assignment inside the entropies.
+        commitment_weight: β.
+        dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        *,
+        entropy_weight: float = 0.1,
+        diversity_gamma: float = 1.0,
+        inv_temperature: float = 100.0,
+        commitment_weight: float = 0.25,
+        channel_first: bool = False,
+    ) -> None:
+        if positive_int("codebook_size", codebook_size) < 2 or codebook_size & (codebook_size - 1):
+            raise ValueError(f"LFQ needs a codebook_size that is a power of two, got {codebook_size}")
+        super().__init__(dim, codebook_size, codebook_size.bit_length() - 1, channel_first)
+        self.entropy_weight = in_range("entropy_weight", entropy_weight, 0, float("inf"))
+        self.diversity_gamma = in_range("diversity_gamma", diversity_gamma, 0, float("inf"))
+        self.inv_temperature = in_range("inv_temperature", inv_temperature, 0, float("inf"))
+        self.commitment_weight = in_range("commitment_weight", commitment_weight, 0, float("inf"))
+
+    @property
+    def codebook(self) -> Tensor:
+        return self._lookup(torch.arange(self.codebook_size, device=self.code_age.device))
+
+    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        bits_nd = z_nd > 0
+        codes_nd = torch.where(bits_nd, 1.0, -1.0).to(z_nd.dtype)
+        indices_n = (bits_nd * self._bit_values()).sum(dim=1)
+        loss = self.commitment_weight * masked_mse(z_nd, codes_nd, valid_n)
+        if self.entropy_weight > 0:
+            loss = loss + self.entropy_weight * self._entropy_loss(z_nd, valid_n)
+        return straight_through(z_nd, codes_nd), indices_n, loss
+
+    def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
+        share_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        share_n = share_n / share_n.sum().clamp(min=1)
+        weight_kd = self.codebook.to(z_nd.dtype) * (2 * self.inv_temperature)
+        mean_k, entropy = soft_usage(z_nd, weight_kd, z_nd.new_zeros(self.codebook_size), share_n)
+        # Not special.entr: its slope at a mean of exactly 0 is infinite.
+        tiny = torch.finfo(z_nd.dtype).tiny
+        return entropy + self.diversity_gamma * (mean_k * mean_k.clamp(min=tiny).log()).sum()
+
+    def _lookup(self, indices_n: Tensor) -> Tensor:
+        bits_nd = (indices_n[:, None] & self._bit_values()) != 0
+        return torch.where(bits_nd, 1.0, -1.0)
+
+    def _bit_values(self) -> Tensor:
+        """The first dimension is the most significant bit."""
+        return 2 ** torch.arange(self.codebook_dim - 1, -1, -1, device=self.code_age.device)

@@ -1,0 +1,215 @@
+"""NS-VQ (the paper, Sec. 3.3): a kernel moves the codes that were not selected.
+
+Shape suffixes: n latents, k codes, d dimensions.
+"""
+
+from typing import Any, Literal, Self, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from driftvq.functional import (
+    KERNELS,
+    Kernel,
+    kernel_codebook_loss,
+    kernel_moments,
+    nearest,
+    random_positions,
+    spread_gradient,
+)
+from driftvq.quantizers.base import in_range, one_of
+from driftvq.quantizers.codebook import TrainedCodebook, TrainedCodebookOptions
+from driftvq.quantizers.ema_vq import winner_moments
+from driftvq.quantizers.estimators import Modified
+from driftvq.quantizers.registry import register
+from driftvq.quantizers.sync import sum_over_processes
+
+Update = Literal["online", "gradient", "delta_e"]
+UPDATES: tuple[Update, ...] = ("online", "gradient", "delta_e")
+
+ONLINE_KERNEL_ELEMENTS = 2**25
+"""Above this many distances the online update estimates its kernel sums from a random part of the batch."""
+
+
+@register("ns_vq", "paper", "published", "delta_e")
+class NSVQ(TrainedCodebook):
+    """Non-stationary VQ: a latent moves its own code and, weighted by a kernel, all the others.
+
+    ``Δc_k ∝ w_k (z - c_k)`` for every k, with ``w_win = 1`` and else, e.g., ``w_k = exp(-|z - c_k|² / 2σ²)``  (Eq. 17)
+
+    Three ways to apply it (``update``):
+
+    - ``"online"``, the default: after each training step every code moves toward the kernel-weighted mean of the batch,
+      ``c_k += ρ · m_k/(m_k + ε) · (s_k/m_k - c_k)`` with mass m_k and sum s_k. No optimizer is involved, so the
+      codebook follows the encoder at once, whatever the learning rate. ``loss = β · mse(z, sg c)``.
+    - ``"gradient"``: the embedding loss becomes ``|sg z - c_win|² + Σ_{k≠win} sg(w_k) |sg z - c_k|²``.
+    - ``"delta_e"`` (Suppl. 10): the decoder's gradient, not the pull toward z, is spread over the other codes.
+
+    Args:
+        update: see above.
+        kernel: ``"gaussian"``, ``"softmax"`` or ``"rank"``.
+        bandwidth: 2σ², the softmax temperature, or the decay of the rank kernel.
+        relative: multiply the bandwidth by the mean squared distance of the latents to their codes.
+        bandwidth_decay: factor applied by :meth:`decay_bandwidth_`.
+        decay_every: decay by itself after so many training steps (an epoch, in the paper); 0: leave it to the caller.
+        gain: factor of the softmax kernel.
+        rate: ρ of the online update.
+        mass_floor: ε of the online update: how much mass a code needs to follow at the full rate.
+        options: see :class:`driftvq.quantizers.codebook.TrainedCodebook`; here ``kmeans_init`` is on by default.
+
+    Attributes:
+        bandwidth: the current bandwidth, part of the state dict.
+        scale: mean squared distance of the latest training batch to its codes.
+    """
+
+    bandwidth: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        codebook_dim: int | None = None,
+        *,
+        update: Update = "online",
+        kernel: Kernel = "softmax",
+        bandwidth: float = 0.1,
+        relative: bool = True,
+        bandwidth_decay: float = 1.0,
+        decay_every: int = 0,
+        gain: float = 1.0,
+        rate: float = 0.05,
+        mass_floor: float = 0.01,
+        **options: Unpack[TrainedCodebookOptions],
+    ) -> None:
+        self._check_options(update, kernel, relative, options)
+        options.setdefault("kmeans_init", True)
+        super().__init__(dim, codebook_size, codebook_dim, **options)
+        self.update, self.kernel, self.relative = update, kernel, relative
+        self.bandwidth_decay = in_range("bandwidth_decay", bandwidth_decay, 0, 1)
+        self.decay_every = int(in_range("decay_every", decay_every, 0, float("inf")))
+        self.gain = in_range("gain", gain, 0, float("inf"))
+        self.rate = in_range("rate", rate, 0, 1)
+        self.mass_floor = in_range("mass_floor", mass_floor, 0, float("inf"))
+        if bandwidth <= 0:
+            raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+        self.register_buffer("bandwidth", torch.tensor(float(bandwidth)))
+        self.register_buffer("scale", torch.tensor(1.0))
+        self._apply_freeze_()
+
+    @classmethod
+    def paper(cls, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Any) -> Self:
+        """The paper's literal form: Gaussian, 2σ² = 1, ×0.9 per epoch, by gradient, the modified estimator."""
+        form = {
+            "update": "gradient",
+            "kernel": "gaussian",
+            "bandwidth": 1.0,
+            "relative": False,
+            "bandwidth_decay": 0.9,
+            "estimator": "modified",
+        }
+        return cls(dim, codebook_size, codebook_dim, **{**form, **options})
+
+    @classmethod
+    def published(cls, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Any) -> Self:
+        """The form of the authors' published code: softmax × 0.01·K in [0, 1], ×0.5 per epoch, d with dimensions."""
+        form = {
+            "update": "gradient",
+            "kernel": "softmax",
+            "bandwidth": 1.0,
+            "relative": False,
+            "bandwidth_decay": 0.5,
+            "gain": 0.01 * codebook_size,
+            "estimator": Modified(divisor="elements"),
+            "kmeans_init": False,
+        }
+        return cls(dim, codebook_size, codebook_dim, **{**form, **options})
+
+    @classmethod
+    def delta_e(cls, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Any) -> Self:
+        """The ΔE variant of Suppl. 10: Gaussian weights carry the decoder's gradient to the other codes."""
+        form = {"update": "delta_e", "estimator": "straight_through"}
+        return cls.paper(dim, codebook_size, codebook_dim, **{**form, **options})
+
+    @torch.no_grad()
+    def decay_bandwidth_(self) -> None:
+        """Narrow the kernel by ``bandwidth_decay``; the paper does so after each epoch."""
+        self.bandwidth.mul_(self.bandwidth_decay)
+
+    @property
+    def effective_bandwidth(self) -> Tensor:
+        """The bandwidth the kernel sees: times the latents' own scale when ``relative``."""
+        return self.bandwidth * self.scale if self.relative else self.bandwidth
+
+    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        quantized_nd, indices_n, loss = super()._quantize(z_nd, valid_n)
+        if self.update == "delta_e" and self.training and not self._frozen:
+            spread_nd = spread_gradient(
+                z_nd, self.codes.to(z_nd.dtype), self.kernel, self.effective_bandwidth, self.gain
+            )
+            quantized_nd = quantized_nd + (spread_nd if valid_n is None else spread_nd * valid_n[:, None])
+        if self.training and self.decay_every > 0:
+            due = (self.step + 1) % self.decay_every == 0
+            self.bandwidth.mul_(torch.where(due, self.bandwidth_decay, 1.0))
+        return quantized_nd, indices_n, loss
+
+    def _match(self, z_nd: Tensor, codebook_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self.update == "online":
+            return nearest(z_nd, codebook_kd), z_nd.new_zeros(())
+        if self.update == "delta_e" or self._frozen or not self.training:
+            return super()._match(z_nd, codebook_kd, valid_n)
+        if self.relative:
+            self._measure_scale_(z_nd, nearest(z_nd, codebook_kd), valid_n)
+        loss, winners_n = kernel_codebook_loss(
+            z_nd, codebook_kd, self.kernel, self.effective_bandwidth, self.gain, valid_n
+        )
+        return winners_n, loss
+
+    @torch.no_grad()
+    def _update_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
+        if self.update != "online":
+            return
+        self._measure_scale_(z_nd, winners_n, valid_n)
+        mass_k, sums_kd = winner_moments(z_nd, winners_n, valid_n, self.codebook_size)
+        kernel_mass_k, kernel_sums_kd = self._kernel_moments(z_nd, valid_n)
+        mass_k, sums_kd = mass_k + kernel_mass_k, sums_kd + kernel_sums_kd
+        tiny = torch.finfo(mass_k.dtype).tiny
+        step_k = self.rate * mass_k / (mass_k + self.mass_floor).clamp(min=tiny)
+        mean_kd = sums_kd / mass_k.clamp(min=tiny)[:, None]
+        self.codes.add_(step_k[:, None] * (mean_kd - self.codes))
+
+    def _kernel_moments(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Kernel mass and sum of each code as a non-winner, over all processes."""
+        weight_n1 = z_nd.new_ones(len(z_nd), 1) if valid_n is None else valid_n[:, None].to(z_nd.dtype)
+        stride = -(-len(z_nd) * self.codebook_size // ONLINE_KERNEL_ELEMENTS)
+        if stride > 1:
+            latents = torch.tensor(len(z_nd), device=z_nd.device)
+            part = random_positions(latents, len(z_nd) // stride, self.step)
+            z_nd, weight_n1 = z_nd[part], weight_n1[part] * (len(z_nd) / (len(z_nd) // stride))
+        _, mass_k, sums_kd, _ = kernel_moments(
+            z_nd, self.codes.to(z_nd.dtype), self.kernel, self.effective_bandwidth, self.gain, weight_n1
+        )
+        mass_k, sums_kd = sum_over_processes(mass_k, sums_kd)
+        return mass_k, sums_kd
+
+    @torch.no_grad()
+    def _measure_scale_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
+        sq_dist_n = (z_nd - F.embedding(winners_n, self.codes)).square().sum(dim=1)
+        weight_n = torch.ones_like(sq_dist_n) if valid_n is None else valid_n.to(sq_dist_n.dtype)
+        total, count = sum_over_processes((sq_dist_n * weight_n).sum(), weight_n.sum())
+        measured = (total / count.clamp(min=1)).clamp(min=torch.finfo(torch.float32).tiny)
+        self.scale.copy_(torch.where(count > 0, measured, self.scale))
+
+    def _apply_freeze_(self) -> None:
+        by_gradient = getattr(self, "update", "gradient") != "online" or self.estimator.trains_codebook
+        self.codes.requires_grad_(by_gradient and not self._frozen)
+
+    @staticmethod
+    def _check_options(update: str, kernel: str, relative: bool, options: TrainedCodebookOptions) -> None:
+        one_of("update", update, UPDATES)
+        one_of("kernel", kernel, KERNELS)
+        if relative and kernel == "rank":
+            raise ValueError("relative=True needs a kernel of distances, got kernel='rank', which knows no scale")
+        if update == "online" and options.get("orthogonal_weight", 0) > 0:
+            raise ValueError("orthogonal_weight needs a codebook trained by gradient, got update='online'")
