@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from driftvq import functional as functional
+    from driftvq.interop import as_taming, from_taming, from_vector_quantize_pytorch
     from driftvq.quantizers import (
         EMAVQ,
         ESTIMATORS,
@@ -55,10 +56,16 @@ __all__ = [
     "SimVQ",
     "StraightThrough",
     "TransVQ",
+    "as_taming",
+    "from_taming",
+    "from_vector_quantize_pytorch",
     "functional",
     "make_quantizer",
     "register",
 ]
+
+_MODULES = dict.fromkeys(("as_taming", "from_taming", "from_vector_quantize_pytorch"), "driftvq.interop")
+"""Where the names live that are not in ``driftvq.quantizers``."""
 
 
 def __getattr__(name: str) -> Any:
@@ -66,5 +73,5 @@ def __getattr__(name: str) -> Any:
     if name == "functional":
         return import_module("driftvq.functional")
     if name in __all__:
-        return getattr(import_module("driftvq.quantizers"), name)
+        return getattr(import_module(_MODULES.get(name, "driftvq.quantizers")), name)
     raise AttributeError(f"module 'driftvq' has no attribute {name!r}")

@@ -72,8 +72,8 @@ def _(z_nd: Tensor, codebook_kd: Tensor, kernel: str, bandwidth: Tensor, gain: f
 
 def _spread_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
     z_nd, codebook_kd, ctx.kernel, bandwidth, ctx.gain = inputs
-    # Online updates may move codebook and bandwidth in place before the backward pass.
-    ctx.save_for_backward(z_nd, codebook_kd.clone(), bandwidth.clone())
+    # The bandwidth may decay in place before the backward pass.
+    ctx.save_for_backward(z_nd, codebook_kd, bandwidth.clone())
 
 
 def _spread_backward(ctx, grad_nd):  # type: ignore[no-untyped-def]

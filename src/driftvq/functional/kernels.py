@@ -85,10 +85,11 @@ def _kernel_transfer_op(
 ) -> tuple[Tensor, Tensor]:
     codes = len(codebook_kd)
     transferred_kv = values_nv.new_zeros(codes, values_nv.shape[1])
-    if kernel == "rank":
-        return nearest(x_nd, codebook_kd), _transfer_by_rank(x_nd, codebook_kd, values_nv, bandwidth, transferred_kv)
+    # Distances do not change when the origin moves; their rounding error does, with the square of the offset.
     origin_d = codebook_kd.mean(dim=0)
     x_nd, codebook_kd = x_nd - origin_d, codebook_kd - origin_d
+    if kernel == "rank":
+        return nearest(x_nd, codebook_kd), _transfer_by_rank(x_nd, codebook_kd, values_nv, bandwidth, transferred_kv)
     squares_n1, squares_k = x_nd.square().sum(dim=1, keepdim=True), codebook_kd.square().sum(dim=1)
     indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
     for rows in row_blocks(len(x_nd), codes, x_nd.device):
@@ -118,7 +119,9 @@ def _transfer_by_rank(
     x_nd: Tensor, codebook_kd: Tensor, values_nv: Tensor, bandwidth: Tensor, out_kv: Tensor
 ) -> Tensor:
     stride = max(1, len(x_nd) * len(codebook_kd) // RANK_ELEMENTS)
-    x_nd, values_nv = x_nd[::stride], values_nv[::stride] * stride
+    latents = len(x_nd)
+    x_nd, values_nv = x_nd[::stride], values_nv[::stride]
+    values_nv = values_nv * (latents / max(len(x_nd), 1))
     for rows in row_blocks(len(x_nd), len(codebook_kd), x_nd.device):
         dist_bk = torch.cdist(x_nd[rows], codebook_kd)  # ranks as their squares do
         weights_bk = rank_weights(dist_bk, bandwidth)

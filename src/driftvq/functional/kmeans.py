@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.search import Metric, nearest
+from driftvq.functional.search import METRICS, Metric, nearest
 
 SEEDING_ROUNDS = 64
 """k-means++ draws one seed at a time; beyond this many seeds it draws several a round."""
@@ -46,7 +46,9 @@ def kmeans(
         raise ValueError(f"k-means needs latents of shape (n, d) with n ≥ 1, got {tuple(x_nd.shape)}")
     if codebook_size < 1:
         raise ValueError(f"codebook_size must be at least 1, got {codebook_size}")
-    x_nd = x_nd.detach()
+    if metric not in METRICS:
+        raise ValueError(f"metric must be one of {METRICS}, got {metric!r}")
+    x_nd = x_nd.detach().to(torch.promote_types(x_nd.dtype, torch.float32))  # half precision cannot count past 256
     if metric == "cosine":
         x_nd = F.normalize(x_nd, dim=1)
     if len(x_nd) <= codebook_size:

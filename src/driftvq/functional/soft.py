@@ -54,8 +54,7 @@ def _(
 
 def _gumbel_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
     z_nd, weight_kd, bias_k, codebook_kv, ctx.temperature, seed = inputs
-    # An online update may move the codes in place before the backward pass.
-    ctx.save_for_backward(z_nd, weight_kd.clone(), bias_k.clone(), codebook_kv.clone(), seed)
+    ctx.save_for_backward(z_nd, weight_kd, bias_k, codebook_kv, seed)
 
 
 def _gumbel_backward(ctx, _, grad_nv):  # type: ignore[no-untyped-def]

@@ -21,10 +21,22 @@ class QuantizerOutput(NamedTuple):
     loss: Tensor
 
 
+class Selection(NamedTuple):
+    """What a method makes of a batch of latents, before projection and layout.
+
+    ``winners`` are the codes that learn from the latents; they differ from ``indices`` where those are sampled.
+    """
+
+    quantized: Tensor
+    indices: Tensor
+    loss: Tensor
+    winners: Tensor
+
+
 class Quantizer(nn.Module):
     """Base of all quantizers: maps latents to codes and back.
 
-    A subclass implements :meth:`_quantize`, :meth:`_lookup` and the ``codebook``; it sees float32 (or float64) latents
+    A subclass implements :meth:`_select`, :meth:`_lookup` and the ``codebook``; it sees float32 (or float64) latents
     of shape ``(n, codebook_dim)`` and never layouts, masks' shapes or autocast.
 
     Args:
@@ -34,7 +46,7 @@ class Quantizer(nn.Module):
         channel_first: latents are ``b c …`` (images, audio, video) instead of ``b … c``.
 
     Attributes:
-        code_age: int32 ``(K,)``, training steps since each code was last selected (or since the first step).
+        code_age: int32 ``(K,)``, training steps since each code was last nearest to a latent (or since the first step).
         step: int64, training steps so far.
     """
 
@@ -75,16 +87,11 @@ class Quantizer(nn.Module):
             x_nd = torch.where(valid_n[:, None], x_nd, 0)
         check_finite(x_nd)
         with torch.autocast(x.device.type, enabled=False):
-            z_nd = _project(self.project_in, x_nd)
-            quantized_nd, indices, loss = self._quantize(z_nd, valid_n)
+            (quantized_nd, indices, loss, winners), z_nd = self._run(x_nd, valid_n)
             if self.training:
-                self._track_(indices, valid_n)
-            quantized_nd = _project(self.project_out, quantized_nd).to(x.dtype)
-        if valid_n is not None:
-            quantized_nd = torch.where(valid_n[:, None], quantized_nd, 0)
-            keep = valid_n if indices.ndim == 1 else valid_n[:, None]
-            indices = torch.where(keep, indices, -1)
-        return QuantizerOutput(self._unflatten(quantized_nd, shape), indices.reshape(*shape, *indices.shape[1:]), loss)
+                self._learn_(z_nd.detach(), winners, valid_n)
+        quantized = self._unflatten(quantized_nd.to(x.dtype), shape)
+        return QuantizerOutput(quantized, indices.reshape(*shape, *indices.shape[1:]), loss)
 
     def indices_to_codes(self, indices: Tensor) -> Tensor:
         """What ``forward`` gave for these indices, in the same layout; index -1 gives zeros."""
@@ -114,17 +121,28 @@ class Quantizer(nn.Module):
         """The codebook in use, ``(codebook_size, codebook_dim)``."""
 
     @abstractmethod
-    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Codes ``(n, codebook_dim)``, indices ``(n,)`` or ``(n, q)``, and the loss."""
+    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+        """Codes ``(n, codebook_dim)``, indices and winners ``(n,)`` or ``(n, q)``, and the loss."""
 
     @abstractmethod
     def _lookup(self, indices: Tensor) -> Tensor:
         """Codes of indices ``(n,)`` or ``(n, q)``, before the output projection; a row of -1 may give anything."""
 
+    def _run(self, x_nd: Tensor, valid_n: Tensor | None) -> tuple[Selection, Tensor]:
+        """Project, select and project back; also the latents as the method saw them, to learn from."""
+        z_nd = _project(self.project_in, x_nd)
+        quantized_nd, indices, loss, winners = self._select(z_nd, valid_n)
+        quantized_nd = _project(self.project_out, quantized_nd)
+        if valid_n is not None:
+            quantized_nd = torch.where(valid_n[:, None], quantized_nd, 0)
+            indices = torch.where(valid_n if indices.ndim == 1 else valid_n[:, None], indices, -1)
+        return Selection(quantized_nd, indices, loss, winners), z_nd
+
     @torch.no_grad()
-    def _track_(self, indices_n: Tensor, valid_n: Tensor | None) -> None:
+    def _learn_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
+        """What a training step changes by itself, once per step: here the age of the codes."""
         self.step += 1
-        counted = indices_n if valid_n is None else torch.where(valid_n, indices_n, -1)
+        counted = winners_n if valid_n is None else torch.where(valid_n, winners_n, -1)
         (counts,) = sum_over_processes(count_codes(counted, self.codebook_size))
         self.code_age.copy_(torch.where(counts > 0, 0, self.code_age + 1))
 
@@ -173,7 +191,7 @@ def _any_valid(indices: Tensor) -> Tensor:
     return (indices.reshape(len(indices), -1) >= 0).any(dim=1, keepdim=True)
 
 
-def positive_int(name: str, value: int) -> int:
+def positive_int(name: str, value: object) -> int:
     """The value, if it is a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import Metric, masked_mse, nearest, orthogonal_loss, straight_through
-from driftvq.quantizers.base import Quantizer, in_range, positive_int
+from driftvq.quantizers.base import Quantizer, Selection, in_range, positive_int
 from driftvq.quantizers.estimators import Estimator, make_estimator
 from driftvq.quantizers.start import KMeansStart
 from driftvq.quantizers.sync import sample_rows
@@ -86,9 +86,8 @@ class CodebookQuantizer(Quantizer):
         self._frozen = frozen
         self._apply_freeze_()
 
-    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        moving = self.training and not self._frozen
-        if moving and not self.start.done:
+    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+        if self.training and not self._frozen and not self.start.done:
             self._start_(z_nd, valid_n)
         z_nd = self._to_code_space(z_nd)
         codebook_kd = self.codebook.to(z_nd.dtype)
@@ -101,9 +100,13 @@ class CodebookQuantizer(Quantizer):
             indices_n, quantized_nd = self.estimator(z_nd, codebook_kd, winners_n)
         else:
             indices_n, quantized_nd = winners_n, straight_through(z_nd, codes_nd)
-        if moving:
-            self._update_(z_nd.detach(), winners_n, valid_n)
-        return quantized_nd, indices_n, loss
+        return Selection(quantized_nd, indices_n, loss, winners_n)
+
+    @torch.no_grad()
+    def _learn_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
+        if self.start.done and not self._frozen:
+            self._update_(self._to_code_space(z_nd), winners_n, valid_n)
+        super()._learn_(z_nd, winners_n, valid_n)
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         return F.embedding(indices_n.clamp(min=0), self.codebook)
@@ -163,14 +166,15 @@ class TrainedCodebook(CodebookQuantizer):
     def codebook(self) -> Tensor:
         return self.codes
 
-    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         if self.restart_after > 0 and self.training and not self._frozen:
             overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
             restart_codes_(self.codes, overdue_k, self._to_code_space(z_nd), valid_n, self.step)
-        quantized_nd, indices_n, loss = super()._quantize(z_nd, valid_n)
+        selection = super()._select(z_nd, valid_n)
         if self.orthogonal_weight > 0:
-            loss = loss + self.orthogonal_weight * orthogonal_loss(self.codebook)
-        return quantized_nd, indices_n, loss
+            term = self.orthogonal_weight * orthogonal_loss(self.codebook)
+            selection = selection._replace(loss=selection.loss + term)
+        return selection
 
     @torch.no_grad()
     def _set_codebook_(self, codebook_kd: Tensor) -> None:

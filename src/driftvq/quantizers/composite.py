@@ -74,6 +74,7 @@ class CompositeQuantizer(Quantizer):
         shares = [self.part(number).recent_usage(steps) for number in range(self.indices_per_position)]
         return sum(shares) / len(shares)
 
-    def _track_(self, indices_n: Tensor, valid_n: Tensor | None) -> None:
-        """The inner quantizers keep the age of their codes."""
+    @torch.no_grad()
+    def _learn_(self, z_nd: Tensor, winners_nq: Tensor, valid_n: Tensor | None) -> None:
+        """The inner quantizers learn by themselves."""
         self.step += 1

@@ -76,6 +76,7 @@ class Gumbel(Estimator):
             scale = masked_mse(z_nd, F.embedding(winners_n, codebook_kd)) * z_nd.shape[1]
             scale = scale.clamp(min=torch.finfo(z_nd.dtype).tiny ** 0.5)
             seed = torch.randint(2**62, ())
+        codebook_kd = codebook_kd.clone()  # an online update may move the codes before the backward pass
         weight_kd = codebook_kd * (2 / scale)
         bias_k = -codebook_kd.square().sum(dim=1) / scale
         indices_n, codes_nd = gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, self.temperature, seed)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from driftvq.functional import straight_through
-from driftvq.quantizers.base import Quantizer
+from driftvq.quantizers.base import Quantizer, Selection, positive_int
 from driftvq.quantizers.registry import register
 
 BOUND_MARGIN = 1e-3
@@ -47,14 +47,14 @@ class FSQ(Quantizer):
     def codebook(self) -> Tensor:
         return self._lookup(torch.arange(self.codebook_size, device=self.levels.device))
 
-    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         half = (self.levels - 1).to(z_nd.dtype) * (1 + BOUND_MARGIN) / 2
         offset = torch.where(self.levels % 2 == 0, 0.5, 0.0).to(z_nd.dtype)
         bounded_nd = torch.tanh(z_nd + torch.atanh(offset / half)) * half - offset
         rounded_nd = straight_through(bounded_nd, bounded_nd.round())
         half_width = self.levels // 2
         indices_n = ((rounded_nd.detach().to(torch.int64) + half_width) * self._basis()).sum(dim=1)
-        return rounded_nd / half_width, indices_n, z_nd.new_zeros(())
+        return Selection(rounded_nd / half_width, indices_n, z_nd.new_zeros(()), winners=indices_n)
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         half_width = self.levels // 2
@@ -79,7 +79,7 @@ def default_levels(codebook_size: int, most: int = 8) -> tuple[int, ...] | None:
 
 def _checked_levels(codebook_size: int | None, levels: Sequence[int] | None) -> tuple[int, ...]:
     if levels is None:
-        found = default_levels(codebook_size) if codebook_size is not None and codebook_size > 1 else None
+        found = default_levels(positive_int("codebook_size", codebook_size)) if codebook_size != 1 else None
         if found is None:
             raise ValueError(
                 f"FSQ needs a codebook_size that is a product of numbers from 3 to 8, got {codebook_size!r}"

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftvq.quantizers.base import positive_int
+from driftvq.quantizers.base import Selection, positive_int
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer
 from driftvq.quantizers.registry import register
 
@@ -54,21 +54,23 @@ class GroupedVQ(CompositeQuantizer):
             options=options,
         )
 
-    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         if self.shared_codebook:
-            return self._quantize_together(z_nd, valid_n)
+            return self._select_together(z_nd, valid_n)
         outputs = [
             self.part(group)(z_group, valid_n) for group, z_group in enumerate(z_nd.chunk(self.indices_per_position, 1))
         ]
         quantized, indices, losses = zip(*outputs, strict=True)
-        return torch.cat(quantized, dim=1), torch.stack(indices, dim=1), torch.stack(losses).mean()
+        indices_ng = torch.stack(indices, dim=1)
+        return Selection(torch.cat(quantized, dim=1), indices_ng, torch.stack(losses).mean(), winners=indices_ng)
 
-    def _quantize_together(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """One call for all groups, so that a shared codebook is updated once per step."""
+    def _select_together(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+        """One call for all groups, so that a shared codebook learns once per step."""
         groups = self.indices_per_position
         mask = None if valid_n is None else valid_n.repeat_interleave(groups)
-        quantized, indices, loss = self.part(0)(z_nd.reshape(len(z_nd) * groups, -1), mask)
-        return quantized.reshape_as(z_nd), indices.reshape(len(z_nd), groups), loss
+        quantized, indices, loss = self.part(0)(z_nd.reshape(len(z_nd) * groups, self.part(0).dim), mask)
+        indices_ng = indices.reshape(len(z_nd), groups)
+        return Selection(quantized.reshape_as(z_nd), indices_ng, loss, winners=indices_ng)
 
     def _lookup(self, indices_ng: Tensor) -> Tensor:
         parts = [

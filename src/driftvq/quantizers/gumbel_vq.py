@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import gumbel_softmax, highest_logit, soft_usage
-from driftvq.quantizers.base import Quantizer, in_range
+from driftvq.quantizers.base import Quantizer, Selection, in_range
 from driftvq.quantizers.codebook import initial_codebook
 from driftvq.quantizers.registry import register
 
@@ -61,7 +61,7 @@ class GumbelVQ(Quantizer):
     def freeze_codebook(self, frozen: bool) -> None:
         self.codes.requires_grad_(not frozen)
 
-    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         weight_kd, bias_k = self.scores.weight.to(z_nd.dtype), self.scores.bias.to(z_nd.dtype)
         codebook_kd = self.codes.to(z_nd.dtype)
         share_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
@@ -74,7 +74,7 @@ class GumbelVQ(Quantizer):
         else:
             indices_n = highest_logit(z_nd, weight_kd, bias_k)
             quantized_nd = F.embedding(indices_n, codebook_kd)
-        return quantized_nd, indices_n, loss
+        return Selection(quantized_nd, indices_n, loss, winners=indices_n)
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         return F.embedding(indices_n.clamp(min=0), self.codes)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from driftvq.functional import masked_mse, soft_usage, straight_through
-from driftvq.quantizers.base import Quantizer, in_range, positive_int
+from driftvq.quantizers.base import Quantizer, Selection, in_range, positive_int
 from driftvq.quantizers.registry import register
 
 
@@ -50,14 +50,14 @@ class LFQ(Quantizer):
     def codebook(self) -> Tensor:
         return self._lookup(torch.arange(self.codebook_size, device=self.code_age.device))
 
-    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         bits_nd = z_nd > 0
         codes_nd = torch.where(bits_nd, 1.0, -1.0).to(z_nd.dtype)
         indices_n = (bits_nd * self._bit_values()).sum(dim=1)
         loss = self.commitment_weight * masked_mse(z_nd, codes_nd, valid_n)
         if self.entropy_weight > 0:
             loss = loss + self.entropy_weight * self._entropy_loss(z_nd, valid_n)
-        return straight_through(z_nd, codes_nd), indices_n, loss
+        return Selection(straight_through(z_nd, codes_nd), indices_n, loss, winners=indices_n)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
         share_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)

@@ -18,7 +18,7 @@ from driftvq.functional import (
     random_positions,
     spread_gradient,
 )
-from driftvq.quantizers.base import in_range, one_of
+from driftvq.quantizers.base import Selection, in_range, one_of
 from driftvq.quantizers.codebook import TrainedCodebook, TrainedCodebookOptions
 from driftvq.quantizers.ema_vq import winner_moments
 from driftvq.quantizers.estimators import Modified
@@ -142,17 +142,21 @@ class NSVQ(TrainedCodebook):
         """The bandwidth the kernel sees: times the latents' own scale when ``relative``."""
         return self.bandwidth * self.scale if self.relative else self.bandwidth
 
-    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        quantized_nd, indices_n, loss = super()._quantize(z_nd, valid_n)
+    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+        selection = super()._select(z_nd, valid_n)
         if self.update == "delta_e" and self.training and not self._frozen:
             spread_nd = spread_gradient(
                 z_nd, self.codes.to(z_nd.dtype), self.kernel, self.effective_bandwidth, self.gain
             )
-            quantized_nd = quantized_nd + (spread_nd if valid_n is None else spread_nd * valid_n[:, None])
-        if self.training and self.decay_every > 0:
-            due = (self.step + 1) % self.decay_every == 0
+            selection = selection._replace(quantized=selection.quantized + spread_nd)
+        return selection
+
+    @torch.no_grad()
+    def _learn_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
+        super()._learn_(z_nd, winners_n, valid_n)
+        if self.decay_every > 0:
+            due = self.step % self.decay_every == 0
             self.bandwidth.mul_(torch.where(due, self.bandwidth_decay, 1.0))
-        return quantized_nd, indices_n, loss
 
     def _match(self, z_nd: Tensor, codebook_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
         if self.update == "online":
@@ -196,10 +200,12 @@ class NSVQ(TrainedCodebook):
     @torch.no_grad()
     def _measure_scale_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
         sq_dist_n = (z_nd - F.embedding(winners_n, self.codes)).square().sum(dim=1)
+        # Distances below the rounding error of the latents say nothing.
+        info = torch.finfo(z_nd.dtype)
+        sq_dist_n = sq_dist_n.clamp(min=info.tiny**0.5) + z_nd.square().sum(dim=1) * info.eps
         weight_n = torch.ones_like(sq_dist_n) if valid_n is None else valid_n.to(sq_dist_n.dtype)
         total, count = sum_over_processes((sq_dist_n * weight_n).sum(), weight_n.sum())
-        measured = (total / count.clamp(min=1)).clamp(min=torch.finfo(torch.float32).tiny)
-        self.scale.copy_(torch.where(count > 0, measured, self.scale))
+        self.scale.copy_(torch.where(count > 0, total / count.clamp(min=1), self.scale))
 
     def _apply_freeze_(self) -> None:
         by_gradient = getattr(self, "update", "gradient") != "online" or self.estimator.trains_codebook

@@ -5,9 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftvq.quantizers.base import in_range, positive_int
+from driftvq.quantizers.base import Selection, in_range, positive_int
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer
 from driftvq.quantizers.registry import register
+
+Lesson = tuple[Tensor, Tensor, Tensor | None]
+"""Latents, winners and mask of one level."""
 
 
 @register("residual_vq")
@@ -16,8 +19,8 @@ class ResidualVQ(CompositeQuantizer):
 
     ``r_0 = z``,  ``r_{j+1} = r_j - sg(q_j)``,  ``quantized = Σ_j q_j``,  ``loss = Σ_j loss_j``
 
-    Indices have one more dimension, the levels: ``b n q`` or ``b h w q``. With a straight-through estimator inside, the
-    encoder receives the decoder's gradient once, not once per level.
+    Indices have one more dimension, the levels: ``b n q`` or ``b h w q``. The encoder receives the mean of the levels'
+    gradients: with straight-through inside, the decoder's gradient once and not once per level.
 
     Args:
         codebook_size: codes per level.
@@ -59,20 +62,34 @@ class ResidualVQ(CompositeQuantizer):
         self.quantizer_dropout = quantizer_dropout
         self.dropout_min_levels = int(in_range("dropout_min_levels", dropout_min_levels, 1, num_quantizers))
 
-    def _quantize(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        residual_nd, total_nd = z_nd, torch.zeros_like(z_nd)
-        indices, loss = [], z_nd.new_zeros(())
-        kept = self._kept_levels() if self.training and self.quantizer_dropout else None
-        for level in range(self.indices_per_position):
+    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+        levels = self.indices_per_position
+        kept = self._kept_levels(z_nd.device) if self.training and self.quantizer_dropout else None
+        residual_nd, total_nd, gradient_nd = z_nd, torch.zeros_like(z_nd), torch.zeros_like(z_nd)
+        indices, lessons, loss = [], [], z_nd.new_zeros(())
+        for level in range(levels):
             mask_n = self._level_mask(level, kept, z_nd, valid_n)
-            quantized_nd, indices_n, level_loss = self.part(level)(residual_nd, mask_n)
-            residual_nd = residual_nd - quantized_nd.detach()
-            total_nd = total_nd + quantized_nd
-            if level > 0:  # this level's copy of the encoder's gradient
-                total_nd = total_nd - (z_nd - z_nd.detach())
-            indices.append(indices_n)
-            loss = loss + level_loss
-        return total_nd, torch.stack(indices, dim=1), loss
+            selection, seen_nd = self.part(level)._run(residual_nd, mask_n)
+            lessons.append((seen_nd.detach(), selection.winners, mask_n))
+            codes_nd = selection.quantized.detach()
+            residual_nd, total_nd = residual_nd - codes_nd, total_nd + codes_nd
+            gradient_nd = gradient_nd + (selection.quantized - codes_nd)
+            indices.append(selection.indices)
+            loss = loss + selection.loss
+        if self.training:
+            self._teach_(lessons)
+        indices_nq = torch.stack(indices, dim=1)
+        return Selection(total_nd + gradient_nd / (levels if kept is None else kept), indices_nq, loss, indices_nq)
+
+    def _teach_(self, lessons: list[Lesson]) -> None:
+        """Let each codebook learn once: a shared one from all levels together."""
+        if not self.shared_codebook:
+            for level, lesson in enumerate(lessons):
+                self.part(level)._learn_(*lesson)
+            return
+        latents, winners, masks = zip(*lessons, strict=True)
+        valid = [torch.ones_like(w, dtype=torch.bool) if m is None else m for w, m in zip(winners, masks, strict=True)]
+        self.part(0)._learn_(torch.cat(latents), torch.cat(winners), torch.cat(valid))
 
     def _lookup(self, indices_nq: Tensor) -> Tensor:
         codes_nd = self.part(0).indices_to_codes(indices_nq[:, 0])
@@ -80,11 +97,11 @@ class ResidualVQ(CompositeQuantizer):
             codes_nd = codes_nd + self.part(level).indices_to_codes(indices_nq[:, level])
         return codes_nd
 
-    def _kept_levels(self) -> Tensor:
-        return torch.randint(self.dropout_min_levels, self.indices_per_position + 1, ())
+    def _kept_levels(self, device: torch.device) -> Tensor:
+        return torch.randint(self.dropout_min_levels, self.indices_per_position + 1, (), device=device)
 
     def _level_mask(self, level: int, kept: Tensor | None, z_nd: Tensor, valid_n: Tensor | None) -> Tensor | None:
         if kept is None or level < self.dropout_min_levels:
             return valid_n
-        used_n = (kept.to(z_nd.device) > level).expand(len(z_nd))
+        used_n = (kept > level).expand(len(z_nd))
         return used_n if valid_n is None else used_n & valid_n

@@ -1,0 +1,205 @@
+"""Speed and memory of one training step of every quantizer, and of the search, against peers in the same run.
+
+python benchmarks/quantizers.py                  # all tables, ten minutes on two cores
+python benchmarks/quantizers.py --only search    # one of: step, search, large
+python benchmarks/quantizers.py --rounds 2       # faster, noisier
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import driftvq
+from driftvq.functional import nearest
+from driftvq.functional.search import _nearest_by_blocks
+from measure import best_times, in_fresh_process, machine, memory_growth, table
+
+STEP_SHAPE = (16384, 8192, 64)
+LARGE_SHAPE = (4096, 262144, 8)
+SEARCH_SHAPES = [
+    (16384, 1024, 3),
+    (16384, 1024, 64),
+    (16384, 8192, 3),
+    (16384, 8192, 64),
+    (16384, 65536, 8),
+    (4096, 262144, 8),
+]
+CDIST_LIMIT = 2**28
+"""Distances beyond which torch.cdist would need gigabytes."""
+
+Shape = tuple[int, int, int]
+
+
+def _ours(name: str, preset: str | None = None, **options: object) -> Callable[[Shape], nn.Module]:
+    def make(shape: Shape) -> nn.Module:
+        return driftvq.make_quantizer(name, preset=preset, dim=shape[2], codebook_size=shape[1], **options)
+
+    return make
+
+
+def _peer(name: str) -> Callable[[Shape], nn.Module]:
+    def make(shape: Shape) -> nn.Module:
+        import vector_quantize_pytorch as peer
+
+        return getattr(peer, name)(dim=shape[2], codebook_size=shape[1])
+
+    return make
+
+
+START = {"kmeans_init": False}
+MODULES: dict[str, Callable[[Shape], nn.Module]] = {
+    "peer EMA": _peer("VectorQuantize"),
+    "peer SimVQ": _peer("SimVQ"),
+    "VQ": _ours("vq"),
+    "EMAVQ": _ours("ema_vq"),
+    "EMAVQ, replacement": _ours("ema_vq", threshold_ema_dead_code=1.0),
+    "FactorizedVQ": _ours("factorized_vq"),
+    "SimVQ": _ours("sim_vq"),
+    "NSVQ": _ours("ns_vq", **START),
+    "NSVQ, Gaussian by gradient": _ours("ns_vq", preset="paper", **START),
+    "NSVQ, softmax by gradient": _ours("ns_vq", preset="published"),
+    "NSVQ, rank by gradient": _ours(
+        "ns_vq", update="gradient", kernel="rank", bandwidth=512.0, relative=False, **START
+    ),
+    "TransVQ, MLP": _ours("trans_vq", transform="mlp", **START),
+    "TransVQ, attention": _ours("trans_vq", transform="attention", **START),
+}
+BARS = {
+    "EMAVQ": ("peer EMA", 0.20, 1 / 15),
+    "EMAVQ, replacement": ("peer EMA", 0.20, 1 / 15),
+    "SimVQ": ("peer SimVQ", 0.60, 1 / 3),
+    "NSVQ": ("peer EMA", 0.25, 1 / 15),
+    "NSVQ, Gaussian by gradient": ("peer EMA", 0.25, 1 / 15),
+    "NSVQ, softmax by gradient": ("peer EMA", 0.25, 1 / 15),
+    "NSVQ, rank by gradient": ("peer EMA", 0.25, 1 / 15),
+    "TransVQ, MLP": ("SimVQ", 1.6, None),
+    "TransVQ, attention": ("SimVQ", 2.5, None),
+}
+LARGE = ("NSVQ", "EMAVQ", "TransVQ, MLP")
+
+
+def training_step(name: str, shape: Shape) -> Callable[[], None]:
+    """Forward and backward of a quantizer on latents of the scale of its codes."""
+    torch.manual_seed(0)
+    module = MODULES[name](shape)
+    latents = torch.randn(1, shape[0], shape[2], requires_grad=True)
+
+    def step() -> None:
+        quantized, _, loss = module(latents)
+        (quantized.square().mean() + loss.sum()).backward()
+
+    return step
+
+
+def two_matmuls(shape: Shape) -> Callable[[], Tensor]:
+    """The floor of a kernel update: distances and their use, in the blocks that suit this machine."""
+    x, codes = torch.randn(shape[0], shape[2]), torch.randn(shape[1], shape[2])
+    block, out = torch.empty(256, shape[1]), torch.zeros(shape[1], shape[2])
+
+    def run() -> Tensor:
+        for start in range(0, shape[0], 256):
+            torch.mm(x[start : start + 256], codes.t(), out=block)
+            out.addmm_(block.t(), x[start : start + 256])
+        return out
+
+    return run
+
+
+def step_table(rounds: int) -> str:
+    calls: dict[str, Callable[[], object]] = {name: training_step(name, STEP_SHAPE) for name in MODULES}
+    floor = "two matmuls (floor)"
+    times = best_times({**calls, floor: two_matmuls(STEP_SHAPE)}, rounds)
+    memory = {name: _memory(name, STEP_SHAPE) for name in MODULES}
+    rows = []
+    for name, milliseconds in times.items():
+        row = [name, f"{milliseconds:.0f}", f"{milliseconds / times['peer EMA']:.2f}"]
+        row += [f"{milliseconds / times[floor]:.2f}", f"{memory[name]:.0f}" if name in memory else "", ""]
+        if name in BARS:
+            against, most_time, most_memory = BARS[name]
+            ratio = milliseconds / times[against]
+            row[-1] = f"time {ratio:.2f} of {against} (≤ {most_time:.2f}) {_verdict(ratio, most_time)}"
+            if most_memory is not None:
+                share = memory[name] / memory[against]
+                row[-1] += f"; memory {share:.3f} (≤ {most_memory:.3f}) {_verdict(share, most_memory)}"
+        rows.append(row)
+    title = f"One training step, N, K, D = {STEP_SHAPE}; {machine()}; best of {rounds}"
+    return title + "\n\n" + table(["quantizer", "ms", "× peer EMA", "× floor", "extra MB", "bar"], rows)
+
+
+def search_table(rounds: int) -> str:
+    from driftvq.functional.search import _faiss
+
+    rows = []
+    for n, k, d in SEARCH_SHAPES:
+        torch.manual_seed(0)
+        x, codes = torch.randn(n, d), torch.randn(k, d)
+        ways: dict[str, Callable[[], object]] = {
+            "ours": lambda x=x, codes=codes: nearest(x, codes),
+            "blocks": lambda x=x, codes=codes: _nearest_by_blocks(x, codes),
+        }
+        if n * k <= CDIST_LIMIT:
+            ways["cdist"] = lambda x=x, codes=codes: torch.cdist(x, codes).argmin(dim=1)
+        faiss = _faiss()
+        if faiss is not None:
+            ways["faiss"] = lambda x=x, codes=codes, faiss=faiss: faiss.knn(x.numpy(), codes.numpy(), 1)
+        times = best_times(ways, rounds)
+        best = min(value for way, value in times.items() if way != "ours")
+        ratio = times["ours"] / best
+        cells = [f"{times[way]:.1f}" if way in times else "—" for way in ("cdist", "blocks", "faiss", "ours")]
+        rows.append([f"{n}, {k}, {d}", *cells, f"{ratio:.2f} (≤ 1.20) {_verdict(ratio, 1.2)}"])
+    title = f"Nearest code, ms; {machine()}; best of {rounds}; peers as they come"
+    return (
+        title + "\n\n" + table(["N, K, D", "torch.cdist", "blocked addmm", "faiss", "ours", "ours ÷ best peer"], rows)
+    )
+
+
+def large_table() -> str:
+    rows = []
+    for name in LARGE:
+        megabytes = _memory(name, LARGE_SHAPE)
+        rows.append([name, f"{megabytes:.0f}", f"≤ 4096 {_verdict(megabytes, 4096)}"])
+    title = f"Growth of peak memory in one training step, N, K, D = {LARGE_SHAPE}; {machine()}"
+    return title + "\n\n" + table(["quantizer", "MB", "bar"], rows)
+
+
+def _memory(name: str, shape: Shape) -> float:
+    return in_fresh_process(Path(__file__), "--memory-of", name, "--shape", *map(str, shape))
+
+
+def _verdict(value: float, most: float) -> str:
+    return "✓" if value <= most else "✗"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["step", "search", "large"], help="print one table instead of all")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of which the best counts (default 5)")
+    parser.add_argument("--out", type=Path, help="also write the tables to this Markdown file")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    parser.add_argument("--shape", type=int, nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.memory_of:
+        print(json.dumps(memory_growth(training_step(arguments.memory_of, tuple(arguments.shape)))))
+        return 0
+    tables = {
+        "step": lambda: step_table(arguments.rounds),
+        "search": lambda: search_table(arguments.rounds),
+        "large": large_table,
+    }
+    printed = []
+    for name, make in tables.items():
+        if arguments.only in (None, name):
+            printed.append(make())
+            print(printed[-1] + "\n", flush=True)
+    if arguments.out:
+        arguments.out.write_text("\n\n".join(printed) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

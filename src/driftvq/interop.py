@@ -1,0 +1,183 @@
+"""Adapters: driftvq's quantizers where taming's are expected, and other libraries' weights as driftvq's quantizers."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from driftvq.functional import count_codes, perplexity
+from driftvq.quantizers import EMAVQ, VQ, FactorizedVQ, Quantizer, SimVQ
+from driftvq.quantizers.codebook import TrainedCodebookOptions
+
+PROJECTION_KEYS = ("project_in.weight", "project_in.bias", "project_out.weight", "project_out.bias")
+
+Loaded = TypeVar("Loaded", bound=Quantizer)
+
+
+class TamingQuantizer(nn.Module):
+    """A quantizer behind the call of taming, latent-diffusion and diffusers; made by :func:`as_taming`.
+
+    ``z_q, loss, (perplexity, one_hot, indices) = q(z)`` with ``one_hot`` always None, as in their newer versions.
+
+    Attributes:
+        vq: the quantizer itself.
+        n_e: number of codes.
+        e_dim: channels of the latents; diffusers' name for it is ``vq_embed_dim``.
+        beta: the quantizer's commitment weight, 0 where it has none.
+    """
+
+    vq: Quantizer
+
+    def __init__(self, vq: Quantizer) -> None:
+        super().__init__()
+        if not vq.channel_first:
+            raise ValueError(f"taming's latents are b c h w: {type(vq).__name__} needs channel_first=True, got False")
+        if vq.indices_per_position:
+            raise ValueError(f"taming has one index per position, {type(vq).__name__} gives {vq.indices_per_position}")
+        self.vq = vq
+        self.n_e = vq.codebook_size
+        self.e_dim = self.vq_embed_dim = vq.dim
+
+    @property
+    def beta(self) -> float:
+        """The quantizer's commitment weight."""
+        return float(getattr(self.vq, "commitment_weight", 0.0))
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, None, Tensor]]:
+        """Latents ``b c h w`` to quantised latents, loss, and (perplexity of the batch, None, flat int64 indices)."""
+        if z.ndim != 4:
+            raise ValueError(f"latents must be b c h w, got shape {tuple(z.shape)}")
+        z_q, indices, loss = self.vq(z)
+        used = perplexity(count_codes(indices, self.n_e)).to(loss.dtype)
+        return z_q, loss, (used, None, indices.flatten())
+
+    def get_codebook_entry(self, indices: Tensor, shape: tuple[int, int, int, int] | None = None) -> Tensor:
+        """Codes of indices.
+
+        Args:
+            indices: integers of any shape.
+            shape: ``(b, h, w, c)`` of the latents they belong to.
+
+        Returns:
+            ``b c h w``, or without a shape the indices' own shape and a last dimension c.
+        """
+        codes_nc = self.vq.indices_to_codes(indices.flatten())
+        if shape is None:
+            return codes_nc.reshape(*indices.shape, self.e_dim)
+        if len(shape) != 4 or shape[3] != self.e_dim:
+            raise ValueError(f"shape must be (b, h, w, c) with c = {self.e_dim}, got {tuple(shape)}")
+        return codes_nc.reshape(shape).movedim(-1, 1).contiguous()
+
+
+def as_taming(vq: Quantizer) -> TamingQuantizer:
+    """A quantizer for models that expect taming's; a diffusers ``VQModel`` takes it as its ``quantize``.
+
+    >>> q = as_taming(VQ(dim=4, codebook_size=16, channel_first=True))
+    >>> z_q, loss, (perplexity, one_hot, indices) = q(torch.randn(2, 4, 8, 8))
+    >>> indices.shape, q.get_codebook_entry(indices, (2, 8, 8, 4)).shape
+    (torch.Size([128]), torch.Size([2, 4, 8, 8]))
+
+    Args:
+        vq: has ``channel_first=True`` and one index per position.
+
+    Their β stands on the codebook's term unless ``legacy=False``; here it stands on the encoder's.
+    """
+    return TamingQuantizer(vq)
+
+
+def from_taming(
+    state_dict: Mapping[str, Tensor], prefix: str | None = None, **options: Unpack[TrainedCodebookOptions]
+) -> VQ:
+    """The quantizer of a taming, latent-diffusion or diffusers state dict, with ``channel_first=True``.
+
+    Args:
+        state_dict: of the quantizer, or of a whole model.
+        prefix: what stands before ``embedding.weight``, e.g. ``"quantize."``; None: wherever it is, if in one place.
+        options: see :class:`driftvq.quantizers.codebook.TrainedCodebook`; a state dict holds none of them.
+    """
+    name = "embedding.weight"
+    if prefix is None:
+        found = [key.removesuffix(name) for key in state_dict if key == name or key.endswith(f".{name}")]
+        if len(found) != 1:
+            raise ValueError(f"expected one key that ends in {name!r}, got {[key + name for key in found]}")
+        prefix = found[0]
+    state = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
+    _check_keys(state, {name}, {name})
+    codebook_size, dim = state[name].shape
+    options.setdefault("channel_first", True)
+    return _load_(VQ(dim, codebook_size, **options), {"codes": state[name]})
+
+
+def from_vector_quantize_pytorch(
+    state_dict: Mapping[str, Tensor], *, learnable_codebook: bool = False, use_cosine_sim: bool = False, **options: Any
+) -> Quantizer:
+    """The quantizer of a state dict of vector-quantize-pytorch's ``VectorQuantize`` or ``SimVQ``.
+
+    In evaluation it gives the indices and outputs of the original. What a state dict does not hold has driftvq's
+    defaults unless it is among the options: ``decay``, ``commitment_weight``, ``estimator="rotation"`` (the
+    original's default), ``channel_first=True`` (its ``accept_image_fmap``) and so on.
+
+    Args:
+        state_dict: of one ``VectorQuantize`` or ``SimVQ``.
+        learnable_codebook: it was built with ``learnable_codebook=True``; the state dict looks the same without.
+        use_cosine_sim: it was built with ``use_cosine_sim=True``, likewise.
+        options: arguments of the driftvq quantizer.
+
+    Returns:
+        :class:`SimVQ`, or for ``VectorQuantize`` :class:`EMAVQ`, :class:`VQ` if the codebook is learnable and
+        :class:`FactorizedVQ` if it is compared by cosine; the last is trained on by gradient, not by moving average.
+    """
+    if "frozen_codebook" in state_dict:
+        return _from_sim_vq(state_dict, **options)
+    if learnable_codebook and use_cosine_sim:
+        raise ValueError("VectorQuantize has no learnable_codebook=True with use_cosine_sim=True")
+    own = {f"_codebook.{name}" for name in ("embed", "cluster_size", "embed_avg", "initted")}
+    projections = set(PROJECTION_KEYS) & set(state_dict)
+    _check_keys(state_dict, own | projections, own | (set(PROJECTION_KEYS) if projections else set()))
+    codes_kd, size_k, sum_kd = (_one_head(state_dict, f"_codebook.{n}") for n in ("embed", "cluster_size", "embed_avg"))
+    codebook_size, codebook_dim = codes_kd.shape
+    dim = state_dict["project_in.weight"].shape[1] if projections else codebook_dim
+    if projections and len(state_dict["project_in.weight"]) != codebook_dim:
+        shapes = {key: tuple(state_dict[key].shape) for key in ("project_in.weight", "_codebook.embed")}
+        raise ValueError(f"several heads cannot be loaded, got {shapes}")
+    cls = FactorizedVQ if use_cosine_sim else VQ if learnable_codebook else EMAVQ
+    tensors = {key: state_dict[key] for key in projections} | {"codes": codes_kd}
+    if cls is EMAVQ:
+        tensors |= {"cluster_size": size_k, "cluster_sum": sum_kd}
+    started = bool(state_dict["_codebook.initted"])
+    return _load_(cls(dim, codebook_size, codebook_dim, **options), tensors, started)
+
+
+def _from_sim_vq(state_dict: Mapping[str, Tensor], **options: Any) -> SimVQ:
+    keys = {"frozen_codebook", "code_transform.weight"}
+    _check_keys(state_dict, keys, keys)
+    base_kd, weight_dd = state_dict["frozen_codebook"], state_dict["code_transform.weight"]
+    codebook_size, dim = base_kd.shape
+    if tuple(weight_dd.shape) != (dim, dim):
+        raise ValueError(
+            f"code_transform.weight must be square and fit frozen_codebook {tuple(base_kd.shape)}, "
+            f"got {tuple(weight_dd.shape)}"
+        )
+    return _load_(SimVQ(dim, codebook_size, **options), {"base_codebook": base_kd, "transform.weight": weight_dd})
+
+
+def _load_(quantizer: Loaded, tensors: dict[str, Tensor], started: bool = True) -> Loaded:
+    """Load tensors by driftvq's names; a k-means start is over if the codebook it would make is being loaded."""
+    quantizer.load_state_dict({**quantizer.state_dict(), **tensors, "start.finished": torch.tensor(started)})
+    return quantizer
+
+
+def _one_head(state_dict: Mapping[str, Tensor], key: str) -> Tensor:
+    """A tensor without its leading dimension, the codebooks of a multi-headed quantizer."""
+    tensor = state_dict[key]
+    if len(tensor) != 1:
+        raise ValueError(f"several codebooks cannot be loaded, got {key} of shape {tuple(tensor.shape)}")
+    return tensor[0]
+
+
+def _check_keys(state_dict: Mapping[str, Tensor], allowed: set[str], needed: set[str]) -> None:
+    unknown, missing = sorted(set(state_dict) - allowed), sorted(needed - set(state_dict))
+    if unknown or missing:
+        parts = [f"{what} keys {keys}" for what, keys in (("unknown", unknown), ("missing", missing)) if keys]
+        raise ValueError(f"the state dict cannot be loaded: {' and '.join(parts)}")

@@ -1,0 +1,451 @@
+"""What every quantizer promises; a newly registered one is tested here without a line of its own."""
+
+import copy
+
+import pytest
+import torch
+
+from driftvq import QUANTIZERS, Quantizer, make_quantizer
+from driftvq.quantizers.codebook import CodebookQuantizer
+from tests.memory import largest_allocation
+from tests.quantizers.cases import CASES, DEFAULTS, SIZE, Case, train
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_quantizer = pytest.mark.parametrize("case", DEFAULTS, ids=str)
+
+
+def state(vq: Quantizer) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in vq.state_dict().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def extra(vq: Quantizer) -> tuple[int, ...]:
+    return (vq.indices_per_position,) if vq.indices_per_position else ()
+
+
+@every_case
+@pytest.mark.parametrize("layout", ["b n d", "b d", "b c h w", "b c n", "b h w d"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_keeps_shape_and_dtype_in_every_layout(case: Case, layout: str, mode: str) -> None:
+    vq = case.make(channel_first=layout.startswith("b c"))
+    vq.train(mode == "train")
+    shapes = {
+        "b n d": (2, 5, case.dim),
+        "b d": (7, case.dim),
+        "b c h w": (2, case.dim, 3, 4),
+        "b c n": (2, case.dim, 5),
+        "b h w d": (2, 3, 4, case.dim),
+    }
+    positions = {"b n d": (2, 5), "b d": (7,), "b c h w": (2, 3, 4), "b c n": (2, 5), "b h w d": (2, 3, 4)}
+    x = torch.randn(shapes[layout])
+    quantized, indices, loss = vq(x)
+    assert quantized.shape == x.shape
+    assert quantized.dtype == x.dtype
+    assert indices.shape == (*positions[layout], *extra(vq))
+    assert indices.dtype == torch.int64
+    assert loss.shape == ()
+    assert int(indices.min()) >= -1
+    assert int(indices.max()) < vq.codebook_size
+
+
+@every_case
+def test_indices_give_back_what_forward_gave(case: Case) -> None:
+    vq = case.make().eval()
+    x = case.latents()
+    assert torch.equal(vq.indices_to_codes(vq(x).indices), vq(x).quantized)
+    train(vq, case)
+    vq.eval()
+    quantized, indices, _ = vq(x)
+    assert torch.equal(vq.indices_to_codes(indices), quantized)
+    assert torch.equal(vq.get_output_from_indices(indices), quantized)
+
+    twin = case.make()
+    twin.load_state_dict(vq.state_dict())
+    twin.eval()
+    assert torch.equal(twin(x).indices, indices)
+    assert torch.equal(twin.indices_to_codes(indices), quantized)
+
+    copied = copy.deepcopy(vq)
+    assert torch.equal(copied(x).quantized, quantized)
+    assert torch.equal(copied.indices_to_codes(indices), quantized)
+
+
+@every_case
+def test_round_trip_of_images(case: Case) -> None:
+    vq = case.make(channel_first=True)
+    image = torch.randn(2, case.dim, 4, 4)
+    vq(image)
+    vq.eval()
+    quantized, indices, _ = vq(image)
+    assert torch.equal(vq.indices_to_codes(indices), quantized)
+
+
+@every_case
+def test_a_copy_does_not_share_a_kept_codebook(case: Case) -> None:
+    vq = case.make()
+    train(vq, case)
+    vq.eval()
+    before = vq(case.latents()).quantized
+    copied = copy.deepcopy(vq)
+    train(copied, case)
+    assert torch.equal(vq.eval()(case.latents()).quantized, before)
+    copied.eval()
+    quantized, indices, _ = copied(case.latents())
+    assert torch.equal(copied.indices_to_codes(indices), quantized)
+
+
+@every_case
+def test_selects_the_nearest_code(case: Case) -> None:
+    vq = case.make()
+    if not isinstance(vq, CodebookQuantizer):
+        pytest.skip("no explicit codebook to search: see the quantizer's own tests")
+    train(vq, case)
+    vq.eval()
+    z = vq._to_code_space(vq.project_in(case.latents().reshape(-1, case.dim)))
+    codebook = vq.codebook
+    distances = (z[:, None, :].double() - codebook[None].double()).square().sum(dim=2)
+    chosen = vq(case.latents()).indices.flatten()
+    best = distances.min(dim=1).values
+    assert torch.allclose(distances.gather(1, chosen[:, None])[:, 0], best, rtol=1e-5, atol=1e-9)
+
+
+@every_case
+def test_codebook_moves_in_training_only(case: Case) -> None:
+    vq = case.make()
+    train(vq, case, steps=2)
+    vq.eval()
+    before, codebook = state(vq), vq.codebook.clone()
+    for seed in range(3):
+        vq(case.latents(seed=seed))
+    assert same(state(vq), before)
+    if case.name not in ("fsq", "lfq"):
+        train(vq, case)
+        assert not torch.equal(vq.codebook, codebook)
+
+
+@every_case
+def test_a_frozen_codebook_never_moves(case: Case) -> None:
+    vq = case.make()
+    if not hasattr(vq, "freeze_codebook"):
+        pytest.skip("the codebook is fixed by definition")
+    train(vq, case, steps=2)
+    vq.freeze_codebook = True
+    codebook = vq.codebook.clone()
+    train(vq, case)
+    assert torch.equal(vq.codebook, codebook)
+    vq.freeze_codebook = False
+    train(vq, case)
+    assert not torch.equal(vq.codebook, codebook)
+
+
+@every_case
+def test_evaluation_is_deterministic(case: Case) -> None:
+    vq = case.make()
+    train(vq, case)
+    vq.eval()
+    torch.manual_seed(1)
+    first = vq(case.latents())
+    torch.manual_seed(2)
+    second = vq(case.latents())
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@every_case
+def test_evaluation_is_independent_of_the_rest_of_the_batch(case: Case) -> None:
+    vq = case.make()
+    train(vq, case)
+    vq.eval()
+    x = case.latents()
+    assert torch.equal(vq(x).indices[:2], vq(x[:2]).indices)
+
+
+@every_case
+def test_training_is_deterministic_under_a_seed(case: Case) -> None:
+    states = []
+    for _ in range(2):
+        vq = case.make()
+        torch.manual_seed(5)
+        train(vq, case)
+        states.append(state(vq))
+    assert same(*states)
+
+
+@every_case
+def test_every_trainable_parameter_gets_a_finite_gradient(case: Case) -> None:
+    vq = case.make()
+    train(vq, case, steps=2)
+    x = case.latents().requires_grad_()
+    quantized, _, loss = vq(x)
+    ((quantized - 1).square().mean() + loss).backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert x.grad.abs().sum() > 0
+    for name, parameter in vq.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+
+
+@every_case
+def test_mask_hides_positions(case: Case) -> None:
+    mask = torch.ones(4, 32, dtype=torch.bool)
+    mask[1, 5:] = False
+    x = case.latents()
+    garbage = torch.where(mask[..., None], x, torch.nan)
+    outputs, states = [], []
+    for latents in (torch.where(mask[..., None], x, 100.0), garbage):
+        vq = case.make()
+        torch.manual_seed(3)
+        for _ in range(3):
+            latents = latents.detach().clone().requires_grad_()
+            output = vq(latents, mask)
+        (output.quantized.sum() + output.loss).backward()
+        assert latents.grad is not None
+        assert (latents.grad[~mask] == 0).all()
+        outputs.append(output)
+        states.append(state(vq))
+    assert same(*states)
+    quantized, indices, loss = outputs[0]
+    assert torch.equal(quantized, outputs[1].quantized)
+    assert torch.equal(loss, outputs[1].loss)
+    assert (quantized[~mask] == 0).all()
+    assert (indices[~mask] == -1).all()
+    vq.eval()
+    masked, plain = vq(x, mask), vq(x)
+    assert torch.equal(masked.indices[mask], plain.indices[mask])
+    assert torch.equal(vq.indices_to_codes(masked.indices), masked.quantized)
+
+
+@every_case
+def test_loss_counts_valid_positions_only(case: Case) -> None:
+    vq = case.make()
+    train(vq, case)
+    vq.eval()
+    x = case.latents()
+    mask = torch.zeros(4, 32, dtype=torch.bool)
+    mask[:, :8] = True
+    assert torch.allclose(vq(x, mask).loss, vq(x[:, :8]).loss, rtol=1e-5, atol=1e-7)
+
+
+@every_case
+def test_fully_masked_batch_costs_nothing(case: Case) -> None:
+    vq = case.make()
+    train(vq, case)
+    before = vq.codebook.clone()
+    x = case.latents().requires_grad_()
+    quantized, indices, loss = vq(x, torch.zeros(4, 32, dtype=torch.bool))
+    unmasked_terms = getattr(vq, "orthogonal_weight", 0)
+    assert loss.item() == 0 or unmasked_terms
+    assert (quantized == 0).all()
+    assert (indices == -1).all()
+    (quantized.sum() + loss).backward()
+    assert all(tensor.isfinite().all() for tensor in state(vq).values() if tensor.is_floating_point())
+    moved = (vq.codebook - before).abs().max()
+    assert moved < 1e-3 * before.abs().max() or case.name == "ema_vq" or case.options.get("quantizer") == "ema_vq"
+
+
+@every_case
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_empty_batch(case: Case, mode: str) -> None:
+    vq = case.make()
+    train(vq, case, steps=2)
+    vq.train(mode == "train")
+    quantized, indices, loss = vq(torch.zeros(0, 5, case.dim))
+    assert quantized.shape == (0, 5, case.dim)
+    assert indices.shape == (0, 5, *extra(vq))
+    assert loss.isfinite()
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(case: Case, dtype: torch.dtype) -> None:
+    vq = case.make()
+    x = case.latents().requires_grad_()
+    with torch.autocast("cpu", dtype=dtype):
+        for _ in range(2):
+            quantized, _, loss = vq(x)
+    assert loss.dtype == torch.float32
+    ((quantized.float() - 1).square().mean() + loss).backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    vq.eval()
+    plain = vq(x).indices
+    with torch.autocast("cpu", dtype=dtype):
+        assert torch.equal(vq(x).indices, plain)
+
+
+@every_case
+def test_bfloat16_latents(case: Case) -> None:
+    vq = case.make()
+    train(vq, case)
+    vq.eval()
+    x = case.latents().bfloat16()
+    quantized, indices, loss = vq(x)
+    assert quantized.dtype == torch.bfloat16
+    assert loss.dtype == torch.float32
+    assert torch.equal(indices, vq(x.float()).indices)
+    assert torch.equal(quantized, vq.indices_to_codes(indices).bfloat16())
+    vq.train()
+    assert vq(x).quantized.dtype == torch.bfloat16
+
+
+@every_case
+def test_double_precision(case: Case) -> None:
+    vq = case.make().double()
+    x = case.latents().double().requires_grad_()
+    quantized, _, loss = vq(x)
+    assert quantized.dtype == loss.dtype == torch.float64
+    (quantized.square().mean() + loss).backward()
+
+
+@every_case
+def test_compiles_into_one_graph(case: Case) -> None:
+    vq = case.make()
+    train(vq, case, steps=4)
+    x = case.latents()
+    vq.eval()
+    expected = vq(x)
+    torch._dynamo.reset()
+    compiled = torch.compile(vq, fullgraph=True, backend="aot_eager")
+    for a, b in zip(compiled(x), expected, strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+
+    twin = copy.deepcopy(vq)
+    vq.train()
+    twin.train()
+    for module in (compiled, twin):
+        torch.manual_seed(7)
+        z = x.clone().requires_grad_()
+        quantized, _, loss = module(z)
+        ((quantized - 1).square().mean() + loss).backward()
+    for (name, a), b in zip(vq.named_parameters(), twin.parameters(), strict=True):
+        if b.grad is not None and not _draws_random_numbers(case):
+            assert torch.allclose(a.grad, b.grad, atol=1e-6), name
+    if not _draws_random_numbers(case):
+        assert all(
+            torch.allclose(a, b, atol=1e-6) for a, b in zip(state(vq).values(), state(twin).values(), strict=True)
+        )
+
+
+def _draws_random_numbers(case: Case) -> bool:
+    return "gumbel" in str(case) or bool(case.options.get("quantizer_dropout"))
+
+
+TRAINED_BY_GRADIENT = [
+    case
+    for case in CASES
+    if case.name in ("vq", "factorized_vq", "sim_vq", "trans_vq", "fsq", "lfq")
+    or (case.name == "ns_vq" and case.preset == "delta_e")
+]
+
+
+@pytest.mark.parametrize("case", TRAINED_BY_GRADIENT, ids=str)
+def test_accumulated_gradients_equal_one_large_batch(case: Case) -> None:
+    if {"estimator", "restart_after"} & case.options.keys() and case.options.get("estimator") != "rotation":
+        pytest.skip("2/d, the sampling scale and the restarts depend on the batch by definition")
+    if case.name == "lfq":
+        pytest.skip("the entropy of the mean assignment is a property of the batch")
+    vq = case.make(kmeans_init=False) if case.name not in ("fsq", "lfq") else case.make()
+    twin = copy.deepcopy(vq)
+    x = case.latents(batch=8).requires_grad_()
+    quantized, _, loss = vq(x)
+    ((quantized - 1).square().mean() + loss).backward()
+    for part in x.chunk(4):
+        quantized, _, loss = twin(part)
+        (((quantized - 1).square().mean() + loss) / 4).backward()
+    for (name, a), b in zip(vq.named_parameters(), twin.parameters(), strict=True):
+        if a.requires_grad:
+            assert torch.allclose(a.grad, b.grad, rtol=1e-4, atol=1e-7), name
+
+
+@every_quantizer
+def test_evaluation_stores_nothing_of_size_latents_by_codes(case: Case) -> None:
+    latents, codes = 8192, 4096
+    vq = make_quantizer(case.name, dim=case.dim, codebook_size=codes)
+    vq.eval()
+    x = torch.randn(latents, case.dim)
+    if isinstance(vq, CodebookQuantizer):
+        _ = vq.codebook
+    assert largest_allocation(lambda: vq(x)) < latents * codes * 4 / 2
+
+
+@every_case
+def test_code_age_counts_steps_since_selection(case: Case) -> None:
+    vq = case.make()
+    if vq.indices_per_position or case.options.get("estimator") == "gumbel":
+        pytest.skip("kept by the inner quantizers, or counted for the nearest codes and not for the sampled ones")
+    seen = torch.zeros(vq.codebook_size, dtype=torch.int32)
+    for step in range(3):
+        indices = vq(case.latents(seed=step)).indices
+        seen = torch.where(torch.isin(torch.arange(vq.codebook_size), indices), 0, seen + 1)
+    assert torch.equal(vq.code_age, seen)
+    assert vq.step == 3
+    assert vq.recent_usage(3) == pytest.approx((seen < 3).double().mean().item())
+
+
+@every_quantizer
+@pytest.mark.parametrize(
+    ("latents", "message"),
+    [
+        (torch.randn(2, 5, 7), "c = "),
+        (torch.randn(7), "got shape"),
+        (torch.ones(2, 5, 12, dtype=torch.int64), "floating-point"),
+        (torch.full((2, 5, 12), torch.nan), "120 NaN or infinite"),
+        (torch.full((2, 5, 12), torch.inf), "finite"),
+    ],
+    ids=["channels", "one dimension", "integers", "nan", "inf"],
+)
+def test_refuses_bad_latents_before_any_state_changes(case: Case, latents: torch.Tensor, message: str) -> None:
+    vq = case.make()
+    before = state(vq)
+    with pytest.raises(ValueError, match=message):
+        vq(latents)
+    assert same(state(vq), before)
+
+
+@every_quantizer
+@pytest.mark.parametrize(
+    "mask",
+    [torch.ones(4, 31, dtype=torch.bool), torch.ones(4, 32), torch.ones(4, 32, 1, dtype=torch.bool)],
+    ids=["positions", "dtype", "rank"],
+)
+def test_refuses_a_bad_mask(case: Case, mask: torch.Tensor) -> None:
+    vq = case.make()
+    before = state(vq)
+    with pytest.raises(ValueError, match="mask must be boolean"):
+        vq(case.latents(), mask)
+    assert same(state(vq), before)
+
+
+@every_quantizer
+def test_refuses_bad_indices(case: Case) -> None:
+    vq = case.make()
+    shape = (2, 3, *extra(vq))
+    for wrong, message in (
+        (torch.full(shape, SIZE), f"and {SIZE - 1}, got {SIZE}"),
+        (torch.full(shape, -2), "got -2"),
+        (torch.zeros(shape), "must be integers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            vq.indices_to_codes(wrong)
+
+
+@every_quantizer
+@pytest.mark.parametrize("option", ["dim", "codebook_size"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, True])
+def test_refuses_bad_sizes(case: Case, option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=str(value)):
+        case.make(**{option: value})
+
+
+@every_quantizer
+def test_has_a_page_and_a_test_of_its_own(case: Case, pytestconfig: pytest.Config) -> None:
+    assert (pytestconfig.rootpath / f"docs/quantizers/{case.name}.md").is_file()
+    assert (pytestconfig.rootpath / f"tests/quantizers/test_{case.name}.py").is_file()
+
+
+def test_registry_knows_the_methods_of_the_paper() -> None:
+    assert {"vq", "ema_vq", "factorized_vq", "sim_vq", "ns_vq", "trans_vq"} <= QUANTIZERS.keys()

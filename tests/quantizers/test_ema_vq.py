@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+import torch
+
+from driftvq import EMAVQ
+
+
+def test_several_steps_match_the_formula() -> None:
+    torch.manual_seed(0)
+    vq = EMAVQ(dim=4, codebook_size=8, decay=0.9, eps=1e-3).double()
+    torch.nn.init.normal_(vq.codes)
+    vq.cluster_sum.copy_(vq.codes)
+    codes, size, total = vq.codes.numpy().copy(), np.ones(8), vq.codes.numpy().copy()
+    for seed in range(5):
+        z = torch.randn(60, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        zn = z.numpy()
+        win = ((zn[:, None] - codes[None]) ** 2).sum(axis=2).argmin(axis=1)
+        quantized, indices, loss = vq(z)
+        np.testing.assert_array_equal(indices, win)
+        np.testing.assert_allclose(quantized, codes[win])
+        assert loss.item() == pytest.approx(0.25 * np.mean((zn - codes[win]) ** 2))
+        onehot = np.eye(8)[win]
+        size = 0.9 * size + 0.1 * onehot.sum(axis=0)
+        total = 0.9 * total + 0.1 * onehot.T @ zn
+        smoothed = (size + 1e-3) / (size.sum() + 8 * 1e-3) * size.sum()
+        codes = total / smoothed[:, None]
+        np.testing.assert_allclose(vq.codes, codes)
+
+
+def test_dead_codes_move_to_latents_and_stay_there() -> None:
+    torch.manual_seed(0)
+    vq = EMAVQ(dim=2, codebook_size=8, decay=0.5, threshold_ema_dead_code=0.9)
+    with torch.no_grad():
+        vq.codes.copy_(torch.arange(8.0)[:, None] * 1000 + torch.zeros(8, 2))
+        vq.cluster_sum.copy_(vq.codes)
+    x = torch.randn(64, 2)
+    vq(x)
+    assert vq.cluster_size[1:].tolist() == pytest.approx([0.9] * 7)
+    for code in vq.codes[1:]:
+        assert any(torch.equal(code, row) for row in x)
+    assert vq.codes[1:].unique(dim=0).shape[0] == 7
+    assert torch.allclose(vq.cluster_sum[1:], vq.codes[1:] * 0.9)
+    for _ in range(20):
+        indices = vq(x).indices
+    assert indices.unique().numel() == 8
+
+
+@pytest.mark.parametrize("estimator", ["modified", "gumbel"])
+def test_refuses_estimators_that_train_the_codebook(estimator: str) -> None:
+    with pytest.raises(ValueError, match=f"estimator '{estimator}' trains the codebook"):
+        EMAVQ(dim=4, codebook_size=8, estimator=estimator)
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.1])
+def test_refuses_a_bad_decay(decay: float) -> None:
+    with pytest.raises(ValueError, match="decay must lie between 0 and 1"):
+        EMAVQ(dim=4, codebook_size=8, decay=decay)

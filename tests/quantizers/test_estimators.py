@@ -1,0 +1,72 @@
+import pytest
+import torch
+
+from driftvq import NSVQ, VQ, Gumbel, Modified, TransVQ, make_quantizer
+from driftvq.quantizers.estimators import ESTIMATORS, make_estimator
+
+
+def quantizer(estimator: object) -> VQ:
+    torch.manual_seed(0)
+    vq = VQ(dim=3, codebook_size=8, estimator=estimator).double()
+    torch.nn.init.normal_(vq.codes)
+    return vq
+
+
+@pytest.mark.parametrize(("divisor", "d"), [("latents", 20), ("elements", 60), (7.0, 7)])
+def test_modified_hands_winning_codes_two_over_d_of_the_gradient(divisor: object, d: float) -> None:
+    vq = quantizer(Modified(divisor=divisor))
+    z, gradient = torch.randn(2, 20, 3, dtype=torch.float64).requires_grad_().unbind()
+    z.retain_grad()
+    quantized, indices, _ = vq(z)
+    (quantized * gradient.detach()).sum().backward()
+    expected = torch.zeros(8, 3, dtype=torch.float64).index_add_(0, indices, gradient.detach()) * 2 / d
+    assert torch.allclose(z.grad, gradient.detach())
+    assert torch.allclose(vq.codes.grad, expected)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_output_is_a_code_exactly(estimator: str) -> None:
+    vq = quantizer(estimator)
+    quantized, indices, _ = vq(torch.randn(50, 3, dtype=torch.float64))
+    assert torch.equal(quantized, vq.codes[indices])
+
+
+def test_gumbel_samples_by_distance_and_not_by_scale() -> None:
+    counts = []
+    for scale in (1.0, 1e3):
+        vq = quantizer(Gumbel(temperature=0.5))
+        with torch.no_grad():
+            vq.codes.mul_(scale)
+        torch.manual_seed(4)
+        z = torch.randn(4000, 3, dtype=torch.float64) * scale
+        indices = vq(z).indices
+        vq.eval()
+        counts.append((indices == vq(z).indices).double().mean())
+    assert 0.2 < counts[0] < 0.95
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("cls", [NSVQ, TransVQ])
+@pytest.mark.parametrize("estimator", ["rotation", "gumbel", "modified"])
+def test_both_cures_work_with_every_estimator(cls: type, estimator: str) -> None:
+    torch.manual_seed(0)
+    vq = cls(dim=3, codebook_size=16, estimator=estimator)
+    trained = [parameter for parameter in vq.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=1e-3) if trained else None
+    for step in range(40):
+        z = torch.randn(64, 3, generator=torch.Generator().manual_seed(step)) + 0.05 * step
+        quantized, _, loss = vq(z.requires_grad_())
+        ((quantized - z.detach()).square().mean() + loss).backward()
+        if optimizer:
+            optimizer.step()
+            optimizer.zero_grad()
+    cloud = torch.randn(4000, 3) + 2
+    quantized, indices, _ = vq.eval()(cloud)
+    assert indices.unique().numel() == 16
+    assert (quantized - cloud).square().mean() < 0.6 * cloud.var()
+
+
+def test_unknown_estimator_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="'straight_through', 'rotation', 'modified', 'gumbel', got 'rotate'"):
+        make_estimator("rotate")
+    assert make_quantizer("vq", dim=3, codebook_size=8, estimator=Gumbel(0.1)).estimator == Gumbel(0.1)

@@ -1,0 +1,60 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from driftvq import FSQ
+from driftvq.quantizers.fsq import default_levels
+
+
+@pytest.mark.parametrize("levels", [(8, 5, 5, 5), (3, 4), (7,)])
+def test_codebook_is_the_product_of_the_levels(levels: tuple[int, ...]) -> None:
+    vq = FSQ(dim=len(levels), levels=levels)
+    grids = [(np.arange(level) - level // 2) / (level // 2) for level in levels]
+    expected = {tuple(np.float32(point)) for point in itertools.product(*grids)}
+    assert {tuple(code) for code in vq.codebook.numpy()} == expected
+    assert vq.codebook_size == math.prod(levels) == len(expected)
+
+
+def test_rounds_the_bounded_latent_to_the_nearest_level() -> None:
+    torch.manual_seed(0)
+    vq = FSQ(dim=3, levels=(8, 5, 4)).double().eval()
+    z = 2 * torch.randn(500, 3, dtype=torch.float64)
+    levels = np.array([8, 5, 4])
+    half = (levels - 1) * 1.001 / 2
+    offset = np.where(levels % 2 == 0, 0.5, 0)
+    bounded = np.tanh(z.numpy() + np.arctanh(offset / half)) * half - offset
+    quantized, indices, loss = vq(z)
+    np.testing.assert_allclose(quantized, np.round(bounded) / (levels // 2))
+    np.testing.assert_allclose(vq.codebook[indices], quantized, atol=1e-7)
+    assert loss == 0
+
+
+def test_every_code_can_be_reached() -> None:
+    vq = FSQ(dim=2, levels=(8, 5)).eval()
+    axis = torch.linspace(-9, 9, 400)
+    assert vq(torch.cartesian_prod(axis, axis)).indices.unique().numel() == 40
+
+
+@pytest.mark.parametrize("size", [64, 1000, 1024, 8192, 65536, 262144])
+def test_default_levels_multiply_to_the_codebook_size(size: int) -> None:
+    levels = default_levels(size)
+    assert levels is not None
+    assert math.prod(levels) == size
+    assert 3 <= min(levels) <= max(levels) <= 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"codebook_size": 11}, "product of numbers from 3 to 8, got 11"),
+        ({"levels": (8, 2)}, r"levels must each be at least 3, got \(8, 2\)"),
+        ({"levels": (8, 5), "codebook_size": 64}, "codebook_size 64 is not the product"),
+        ({}, "codebook_size must be a whole number of at least 1, got None"),
+    ],
+)
+def test_refuses_bad_sizes(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FSQ(dim=4, **options)
