@@ -165,13 +165,13 @@ def test_exact_ties_go_to_the_lowest_index(by, k):
 
 @pytest.mark.parametrize("d", [1, 3, 8, 16, 17, 64])
 @pytest.mark.parametrize("k", [9, 65, 1025])
-def test_a_duplicated_code_is_found_at_one_of_its_places(path, k, d):
+def test_a_duplicated_code_is_found_at_its_lowest_place(path, k, d):
     codebook = randn(k, d)
-    codebook[-1] = codebook[k // 3]
+    codebook[k // 2] = codebook[-1] = codebook[k // 3]
     x = codebook[-1] + 1e-2 * codebook.std() * randn(40, d, seed=1) / d**0.5
-    expected_n = scores_nk(x, codebook, "l2").argmin(axis=1)
-    found_n = nearest(x, codebook)
-    assert torch.equal(codebook[found_n], codebook[expected_n])
+    here_n = scores_nk(x, codebook, "l2").argmin(axis=1) == k // 3
+    assert here_n.any()
+    assert set(nearest(x, codebook).numpy()[here_n]) == {k // 3}
 
 
 @pytest.mark.parametrize("d", [1, 8, 32])

@@ -23,7 +23,7 @@ class Case(NamedTuple):
     batches: str = "full"
     dtype: torch.dtype = torch.float64
     seeds_differ: bool = False
-    """Each process builds the module from its own random numbers; the k-means start must make them one."""
+    """Each process builds the module from its own random numbers; the first training step must make them one."""
     joined: bool = True
     """Whether one process on the joined batch must give the same codebook."""
 
@@ -37,7 +37,7 @@ def ns(**options):
 
 
 def ns_rank():
-    return NSVQ(DIM, SIZE, kernel="rank", bandwidth=2.0, relative=False, rate=0.3)
+    return NSVQ(DIM, SIZE, update="online", kernel="rank", bandwidth=2.0, relative=False, rate=0.3)
 
 
 def ns_paper(divisor):
@@ -51,7 +51,7 @@ def trans(transform):
 REPLACE = {"threshold_ema_dead_code": 0.5, "kmeans_init": True}
 
 CASES = {
-    "ema": Case(ema()),
+    "ema": Case(ema(), seeds_differ=True),
     "ema float32": Case(ema(), dtype=torch.float32),
     "ema kmeans": Case(ema(kmeans_init=True), seeds_differ=True),
     "ema replacement": Case(ema(threshold_ema_dead_code=0.5)),
@@ -61,11 +61,13 @@ CASES = {
     "ema replacement ddp": Case(ema(**REPLACE), ddp=True),
     "ns": Case(ns(), seeds_differ=True),
     "ns float32": Case(ns(), dtype=torch.float32, seeds_differ=True, joined=False),
+    "ns online": Case(ns(update="online"), seeds_differ=True),
     "ns rank": Case(ns_rank, seeds_differ=True),
     "ns masked": Case(ns(), batches="masked"),
     "ns empty": Case(ns(), batches="empty"),
     "ns ddp": Case(ns(), ddp=True, seeds_differ=True),
     "ns paper ddp": Case(ns_paper(10.0), ddp=True, seeds_differ=True),
+    "ns paper ddp, d of the batch": Case(ns_paper("latents"), ddp=True, seeds_differ=True),
     "ns paper ddp masked": Case(ns_paper("latents"), ddp=True, batches="masked", joined=False),
     "ns gradient relative ddp": Case(ns(update="gradient", kernel="softmax"), ddp=True),
     "ns delta_e ddp": Case(lambda: NSVQ.delta_e(DIM, SIZE), ddp=True),
@@ -265,10 +267,12 @@ def test_sampled_rows_are_valid_and_distinct(count):
     x = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
     valid = torch.tensor([True, False, True, True, False, True, False, True, True, False])
     rows, available = sample_rows(x, valid, count, torch.tensor(1))
-    places = [(x == row).all(dim=1).nonzero().item() for row in rows]
-    assert available.item() == 6
+    drawn = min(count, 6)
+    places = [(x == row).all(dim=1).nonzero().item() for row in rows[:drawn]]
+    assert available.item() == drawn
     assert all(valid[place] for place in places)
-    assert len(set(places[:6])) == min(count, 6)
+    assert len(set(places)) == drawn
+    assert (rows[drawn:] == 0).all()
 
 
 @pytest.mark.parametrize("n", [0, 4])

@@ -17,7 +17,8 @@ def weights(z: np.ndarray, codes: np.ndarray, bandwidth: float) -> tuple[np.ndar
 
 def test_online_update_matches_the_formula() -> None:
     torch.manual_seed(0)
-    vq = NSVQ(dim=3, codebook_size=10, kmeans_init=False, bandwidth=0.5, rate=0.2, mass_floor=0.1).double()
+    options = {"update": "online", "kmeans_init": False, "bandwidth": 0.5, "rate": 0.2, "mass_floor": 0.1}
+    vq = NSVQ(dim=3, codebook_size=10, **options).double()
     torch.nn.init.normal_(vq.codes)
     for seed in range(3):
         z = torch.randn(40, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -90,11 +91,12 @@ def test_bandwidth_decays_by_hand_or_by_itself_and_is_saved() -> None:
     assert twin.bandwidth.item() == pytest.approx(0.81)
 
 
+@pytest.mark.parametrize("update", ["follow", "online"])
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
-def test_default_does_not_depend_on_the_scale_of_the_latents(scale: float) -> None:
+def test_does_not_depend_on_the_scale_of_the_latents(scale: float, update: str) -> None:
     outputs = []
     for factor in (1.0, scale):
-        vq = NSVQ(dim=4, codebook_size=32)
+        vq = NSVQ(dim=4, codebook_size=32, update=update)
         for seed in range(6):
             z = torch.randn(80, 4, generator=torch.Generator().manual_seed(seed))
             indices = vq(z * factor).indices
@@ -120,6 +122,7 @@ def drift(vq: Quantizer, steps: int = 60) -> float:
 
 def test_keeps_every_code_alive_under_drift_where_vanilla_loses_them() -> None:
     assert drift(NSVQ(dim=2, codebook_size=16)) == 1.0
+    assert drift(NSVQ(dim=2, codebook_size=16, update="online", rate=0.5, bandwidth=1.0)) == 1.0
     assert drift(VQ(dim=2, codebook_size=16, kmeans_init=True)) < 0.5
 
 
@@ -128,7 +131,7 @@ def test_large_batches_are_estimated_from_a_random_part(monkeypatch: pytest.Monk
     for elements in (2**25, 2**13):
         monkeypatch.setattr("driftvq.quantizers.ns_vq.ONLINE_KERNEL_ELEMENTS", elements)
         torch.manual_seed(0)
-        vq = NSVQ(dim=3, codebook_size=32, kmeans_init=False, bandwidth=2.0)
+        vq = NSVQ(dim=3, codebook_size=32, update="online", kmeans_init=False, bandwidth=2.0)
         torch.nn.init.normal_(vq.codes)
         before = vq.codes.detach().clone()
         vq(torch.randn(4096, 3, generator=torch.Generator().manual_seed(1)))
@@ -144,8 +147,8 @@ def test_large_batches_are_estimated_from_a_random_part(monkeypatch: pytest.Monk
         ({"update": "sgd"}, "update must be one of"),
         ({"bandwidth": 0}, "bandwidth must be positive, got 0"),
         ({"rate": 2}, "rate must lie between 0 and 1, got 2"),
-        ({"kernel": "rank"}, "relative=True needs a kernel of distances"),
-        ({"orthogonal_weight": 0.1}, "orthogonal_weight needs a codebook trained by gradient"),
+        ({"update": "online", "kernel": "rank"}, "relative=True needs a kernel of distances"),
+        ({"update": "online", "orthogonal_weight": 0.1}, "orthogonal_weight needs a codebook trained by gradient"),
     ],
 )
 def test_refuses_bad_options(options: dict[str, object], message: str) -> None:

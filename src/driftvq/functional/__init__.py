@@ -1,5 +1,6 @@
 """Pure tensor functions: no module, no state, no logging."""
 
+from driftvq.functional.drift import Drift, DriftMoments, drift_moments, fit_drift
 from driftvq.functional.estimators import modified_straight_through, rotate, spread_gradient, straight_through
 from driftvq.functional.kernels import (
     KERNELS,
@@ -12,7 +13,7 @@ from driftvq.functional.kernels import (
 )
 from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
 from driftvq.functional.losses import kernel_codebook_loss, kernel_moments, masked_mse, orthogonal_loss
-from driftvq.functional.sampling import random_positions
+from driftvq.functional.sampling import seeded_gumbel
 from driftvq.functional.search import METRICS, Metric, highest_logit, nearest
 from driftvq.functional.soft import gumbel_softmax, soft_usage
 from driftvq.functional.usage import count_codes, dead_codes, perplexity, usage
@@ -20,11 +21,15 @@ from driftvq.functional.usage import count_codes, dead_codes, perplexity, usage
 __all__ = [
     "KERNELS",
     "METRICS",
+    "Drift",
+    "DriftMoments",
     "KMeansResult",
     "Kernel",
     "Metric",
     "count_codes",
     "dead_codes",
+    "drift_moments",
+    "fit_drift",
     "gaussian_weights",
     "gumbel_softmax",
     "highest_logit",
@@ -39,9 +44,9 @@ __all__ = [
     "nearest",
     "orthogonal_loss",
     "perplexity",
-    "random_positions",
     "rank_weights",
     "rotate",
+    "seeded_gumbel",
     "soft_usage",
     "softmax_weights",
     "spread_gradient",

@@ -19,7 +19,7 @@ RANK_CUTOFF = 1e-4
 """Rank weights below this are taken as zero, so that only the nearest codes need sorting."""
 
 RANK_ELEMENTS = 2**22
-"""Sorting is dear: above this many distances the rank kernel is estimated from evenly spaced latents of the batch."""
+"""Sorting is dear: above this many distances the rank kernel is estimated from a random part of the batch."""
 
 
 def gaussian_weights(sq_dist_bk: Tensor, bandwidth: Tensor) -> Tensor:
@@ -118,10 +118,11 @@ def _(
 def _transfer_by_rank(
     x_nd: Tensor, codebook_kd: Tensor, values_nv: Tensor, bandwidth: Tensor, out_kv: Tensor
 ) -> Tensor:
-    stride = max(1, len(x_nd) * len(codebook_kd) // RANK_ELEMENTS)
-    latents = len(x_nd)
-    x_nd, values_nv = x_nd[::stride], values_nv[::stride]
-    values_nv = values_nv * (latents / max(len(x_nd), 1))
+    latents, most = len(x_nd), max(1, RANK_ELEMENTS // len(codebook_kd))
+    if latents > most:
+        # Not every n-th: that would line up with the rows of an image.
+        part = torch.randperm(latents, generator=torch.Generator().manual_seed(0))[:most].to(x_nd.device)
+        x_nd, values_nv = x_nd[part], values_nv[part] * (latents / most)
     for rows in row_blocks(len(x_nd), len(codebook_kd), x_nd.device):
         dist_bk = torch.cdist(x_nd[rows], codebook_kd)  # ranks as their squares do
         weights_bk = rank_weights(dist_bk, bandwidth)

@@ -3,6 +3,7 @@
 Shape suffixes: n latents, k codes, d dimensions, c candidates of one seeding round.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -70,20 +71,34 @@ def kmeans(
 def kmeans_plus_plus(x_nd: Tensor, codebook_size: int, generator: torch.Generator | None = None) -> Tensor:
     """Seeds drawn with probability proportional to the squared distance to the nearest earlier seed.
 
-    Up to :data:`SEEDING_ROUNDS` seeds are drawn one by one, the rest in as many rounds of equal size, so that the cost
-    is that of a few searches and not of k passes over the data.
+    A few seeds are drawn one by one, each the best of several candidates; many are drawn in :data:`SEEDING_ROUNDS`
+    rounds of equal size, so that the cost is that of a few searches and not of k passes over the data.
     """
+    if codebook_size > len(x_nd):
+        raise ValueError(f"cannot draw {codebook_size} seeds from {len(x_nd)} latents")
     first = torch.randint(len(x_nd), (1,), generator=generator)
     chosen_k = first.to(x_nd.device)
     sq_dist_n = (x_nd - x_nd[chosen_k]).square().sum(dim=1)
     while len(chosen_k) < codebook_size:
         wanted = min(max(1, codebook_size // SEEDING_ROUNDS), codebook_size - len(chosen_k))
-        drawn_c = _draw_without_replacement(sq_dist_n, chosen_k, wanted, generator)
-        seeds_cd = x_nd[drawn_c]
-        new_sq_dist_n = _residuals(x_nd, seeds_cd, nearest(x_nd, seeds_cd))
-        sq_dist_n = torch.minimum(sq_dist_n, new_sq_dist_n)
+        if wanted == 1:
+            drawn_c, sq_dist_n = _best_candidate(x_nd, sq_dist_n, chosen_k, 2 + int(math.log(codebook_size)), generator)
+        else:
+            drawn_c = _draw_without_replacement(sq_dist_n, chosen_k, wanted, generator)
+            seeds_cd = x_nd[drawn_c]
+            sq_dist_n = torch.minimum(sq_dist_n, _residuals(x_nd, seeds_cd, nearest(x_nd, seeds_cd)))
         chosen_k = torch.cat([chosen_k, drawn_c])
     return x_nd[chosen_k].clone()
+
+
+def _best_candidate(
+    x_nd: Tensor, sq_dist_n: Tensor, taken: Tensor, candidates: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Of several candidates, the one that lowers the total most, ``(1,)``, and the squared distances with it."""
+    drawn_c = _draw_without_replacement(sq_dist_n, taken, min(candidates, len(x_nd) - len(taken)), generator)
+    reached_cn = torch.stack([torch.minimum(sq_dist_n, (x_nd - seed).square().sum(dim=1)) for seed in x_nd[drawn_c]])
+    best = reached_cn.sum(dim=1).argmin()
+    return drawn_c[best : best + 1], reached_cn[best]
 
 
 def _draw_without_replacement(weight_n: Tensor, taken: Tensor, count: int, generator: torch.Generator | None) -> Tensor:

@@ -4,30 +4,29 @@ import torch
 from torch import Tensor
 
 
-def random_positions(high: Tensor, count: int, seed: Tensor) -> Tensor:
-    """A random order of the positions below ``high``, a function of ``seed`` alone: the same on every device.
+def seeded_gumbel(count: int, seed: Tensor) -> Tensor:
+    """``count`` float32 Gumbel numbers, a function of ``seed`` alone: the same for every device.
 
-    The first ``min(count, high)`` are all different; beyond that the order repeats.
+    The positions of the largest ``log w_i + g_i`` are a draw without replacement with probabilities proportional to w.
 
     Args:
-        high: int64 scalar; positions are all 0 when it is 0.
-        count: how many positions to return.
+        count: how many.
         seed: int64 scalar, e.g. a step counter.
 
     Returns:
-        int64 positions ``(count,)`` on the device of ``high``.
+        Numbers ``(count,)`` on the device of the seed.
     """
-    positions: Tensor = _random_positions_op(high, count, seed)
-    return positions
+    numbers: Tensor = _seeded_gumbel_op(count, seed)
+    return numbers
 
 
-@torch.library.custom_op("driftvq::random_positions", mutates_args=())
-def _random_positions_op(high: Tensor, count: int, seed: Tensor) -> Tensor:
-    size = max(int(high), 1)
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(int(seed)))
-    return order[torch.arange(count) % size].to(high.device)
+@torch.library.custom_op("driftvq::seeded_gumbel", mutates_args=())
+def _seeded_gumbel_op(count: int, seed: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(int(seed))
+    exponential = torch.empty(count, dtype=torch.float64).exponential_(generator=generator)
+    return exponential.clamp_(min=1e-300).log_().neg_().to(torch.float32).to(seed.device)
 
 
-@_random_positions_op.register_fake
-def _(high: Tensor, count: int, seed: Tensor) -> Tensor:
-    return high.new_empty(count, dtype=torch.int64)
+@_seeded_gumbel_op.register_fake
+def _(count: int, seed: Tensor) -> Tensor:
+    return seed.new_empty(count, dtype=torch.float32)

@@ -57,8 +57,8 @@ def _nearest_op(x_nd: Tensor, codebook_kd: Tensor) -> Tensor:
     if x_nd.device.type == "cpu" and x_nd.dtype == torch.float32 and len(x_nd) > 0:
         faiss = _faiss()
         if faiss is not None:
-            return _nearest_by_faiss(faiss, x_nd, codebook_kd)
-    return _nearest_by_blocks(x_nd, codebook_kd)
+            return _lowest_equal(_nearest_by_faiss(faiss, x_nd, codebook_kd), codebook_kd)
+    return _lowest_equal(_nearest_by_blocks(x_nd, codebook_kd), codebook_kd)
 
 
 @_nearest_op.register_fake
@@ -104,6 +104,27 @@ def _nearest_by_faiss(faiss: ModuleType, x_nd: Tensor, codebook_kd: Tensor) -> T
         faiss.omp_set_num_threads(threads)
         faiss.cvar.distance_compute_blas_threshold = threshold
     return torch.from_numpy(indices_n1[:, 0]).clamp_(min=0)  # -1 where every distance is NaN
+
+
+def _lowest_equal(indices_n: Tensor, codebook_kd: Tensor) -> Tensor:
+    """Replace each index by the lowest one whose code is equal.
+
+    Equal codes at different places of a matrix product may get distances that round differently. Equal rows are found
+    by a hash of their bits, and compared before an index is replaced.
+    """
+    generator = torch.Generator().manual_seed(0)
+    odd_d = torch.randint(2**62, (codebook_kd.shape[1],), generator=generator).mul_(2).add_(1).to(codebook_kd.device)
+    bits_kd = (codebook_kd + 0.0).view(torch.int32 if codebook_kd.dtype == torch.float32 else torch.int64)
+    hash_k, order_k = (bits_kd * odd_d).sum(dim=1).sort(stable=True)
+    repeats = hash_k[1:] == hash_k[:-1]
+    if not repeats.any():
+        return indices_n
+    first_k = torch.cat([repeats.new_zeros(1), repeats]).logical_not_().cumsum(dim=0) - 1
+    lowest_k = torch.empty_like(order_k)
+    lowest_k[order_k] = order_k[torch.cat([repeats.new_zeros(1), repeats]).logical_not()][first_k]
+    lowest_n = lowest_k[indices_n]
+    equal_n = (codebook_kd[lowest_n] == codebook_kd[indices_n]).all(dim=1)
+    return torch.where(equal_n, lowest_n, indices_n)
 
 
 @cache

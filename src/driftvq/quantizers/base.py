@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from driftvq.functional import count_codes
-from driftvq.quantizers.sync import sum_over_processes
+from driftvq.quantizers.sync import from_first_process, sum_over_processes, world_size
 
 
 class QuantizerOutput(NamedTuple):
@@ -68,6 +68,7 @@ class Quantizer(nn.Module):
         self.project_out = nn.Linear(self.codebook_dim, dim) if projected else nn.Identity()
         self.register_buffer("code_age", torch.zeros(codebook_size, dtype=torch.int32))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self._agreed = False
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> QuantizerOutput:
         """Quantize latents.
@@ -86,6 +87,8 @@ class Quantizer(nn.Module):
         if valid_n is not None:
             x_nd = torch.where(valid_n[:, None], x_nd, 0)
         check_finite(x_nd)
+        if self.training and world_size() > 1 and not self._agreed:
+            self._agree_()
         with torch.autocast(x.device.type, enabled=False):
             (quantized_nd, indices, loss, winners), z_nd = self._run(x_nd, valid_n)
             if self.training:
@@ -145,6 +148,12 @@ class Quantizer(nn.Module):
         counted = winners_n if valid_n is None else torch.where(valid_n, winners_n, -1)
         (counts,) = sum_over_processes(count_codes(counted, self.codebook_size))
         self.code_age.copy_(torch.where(counts > 0, 0, self.code_age + 1))
+
+    def _agree_(self) -> None:
+        """Once, in a process group: all processes take over the buffers of the first."""
+        for buffer in self.buffers():
+            buffer.copy_(from_first_process(buffer))
+        self._agreed = True
 
     def _flatten(self, x: Tensor) -> tuple[Tensor, torch.Size]:
         if self.channel_first:

@@ -187,8 +187,8 @@ class TrainedCodebook(CodebookQuantizer):
 @torch.no_grad()
 def restart_codes_(codebook_kd: Tensor, dead_k: Tensor, z_nd: Tensor, valid_n: Tensor | None, seed: Tensor) -> Tensor:
     """Move dead codes to distinct random latents of the batch, as many as it has; returns which codes moved."""
-    valid_n = torch.ones(len(z_nd), dtype=torch.bool, device=z_nd.device) if valid_n is None else valid_n
-    rows_kd, available = sample_rows(z_nd, valid_n, len(codebook_kd), seed)
+    weight_n = torch.ones(len(z_nd), device=z_nd.device) if valid_n is None else valid_n.float()
+    rows_kd, available = sample_rows(z_nd, weight_n, len(codebook_kd), seed)
     order_k = dead_k.cumsum(dim=0)
     moved_k = dead_k & (order_k <= available)
     fresh_kd = rows_kd[(order_k - 1).clamp(min=0)].to(codebook_kd.dtype)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import gumbel_softmax, masked_mse, modified_straight_through, rotate, straight_through
+from driftvq.quantizers.sync import world_size
 
 
 class Estimator:
@@ -44,17 +45,23 @@ class Modified(Estimator):
     """The paper's estimator: the winning code receives 2/d of the gradient as well.
 
     Args:
-        divisor: d: ``"latents"`` (batch × positions, the paper), ``"elements"`` (times the dimension, the published
-            code) or a number; a fixed number makes gradient accumulation exact.
+        divisor: d: ``"latents"`` (batch × positions over all processes, the paper), ``"elements"`` (times the
+            dimension, the published code) or a number; a fixed number makes gradient accumulation exact.
     """
 
     trains_codebook: ClassVar[bool] = True
     divisor: Literal["latents", "elements"] | float = "latents"
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, winners_n: Tensor) -> tuple[Tensor, Tensor]:
-        sizes = {"latents": z_nd.shape[0], "elements": z_nd.numel()}
-        divisor = max(sizes[self.divisor], 1) if isinstance(self.divisor, str) else self.divisor
-        return winners_n, modified_straight_through(z_nd, F.embedding(winners_n, codebook_kd), divisor)
+        codes_nd = F.embedding(winners_n, codebook_kd)
+        return winners_n, modified_straight_through(z_nd, codes_nd, self._divisor(z_nd))
+
+    def _divisor(self, z_nd: Tensor) -> float:
+        if not isinstance(self.divisor, str):
+            return self.divisor
+        # Gradients are averaged over processes, so d counts the latents of all of them.
+        size = z_nd.shape[0] if self.divisor == "latents" else z_nd.numel()
+        return max(size * world_size(), 1)
 
 
 @dataclass(frozen=True)

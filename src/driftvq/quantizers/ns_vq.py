@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, Unpack
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from driftvq.functional import (
     KERNELS,
@@ -15,18 +15,22 @@ from driftvq.functional import (
     kernel_codebook_loss,
     kernel_moments,
     nearest,
-    random_positions,
+    seeded_gumbel,
     spread_gradient,
 )
 from driftvq.quantizers.base import Selection, in_range, one_of
 from driftvq.quantizers.codebook import TrainedCodebook, TrainedCodebookOptions
 from driftvq.quantizers.ema_vq import winner_moments
 from driftvq.quantizers.estimators import Modified
+from driftvq.quantizers.follow import Follower
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.sync import sum_over_processes
 
-Update = Literal["online", "gradient", "delta_e"]
-UPDATES: tuple[Update, ...] = ("online", "gradient", "delta_e")
+Update = Literal["follow", "online", "gradient", "delta_e"]
+UPDATES: tuple[Update, ...] = ("follow", "online", "gradient", "delta_e")
+
+MOVING_BY_THEMSELVES: tuple[Update, ...] = ("follow", "online")
+"""Updates that move the codes after each step, without an optimizer."""
 
 ONLINE_KERNEL_ELEMENTS = 2**25
 """Above this many distances the online update estimates its kernel sums from a random part of the batch."""
@@ -38,9 +42,12 @@ class NSVQ(TrainedCodebook):
 
     ``Δc_k ∝ w_k (z - c_k)`` for every k, with ``w_win = 1`` and else, e.g., ``w_k = exp(-|z - c_k|² / 2σ²)``  (Eq. 17)
 
-    Three ways to apply it (``update``):
+    Four ways to apply it (``update``):
 
-    - ``"online"``, the default: after each training step every code moves toward the kernel-weighted mean of the batch,
+    - ``"follow"``, the default, has nothing to tune. It takes Eq. 12, of which Eq. 17 is the version for one latent:
+      the displacement of a whole batch from its codes predicts, by regression, how far every other code has to move.
+      See :class:`driftvq.quantizers.follow.Follower`. ``loss = β · mse(z, sg c)``.
+    - ``"online"``: after each training step every code moves toward the kernel-weighted mean of the batch,
       ``c_k += ρ · m_k/(m_k + ε) · (s_k/m_k - c_k)`` with mass m_k and sum s_k. No optimizer is involved, so the
       codebook follows the encoder at once, whatever the learning rate. ``loss = β · mse(z, sg c)``.
     - ``"gradient"``: the embedding loss becomes ``|sg z - c_win|² + Σ_{k≠win} sg(w_k) |sg z - c_k|²``.
@@ -48,7 +55,7 @@ class NSVQ(TrainedCodebook):
 
     Args:
         update: see above.
-        kernel: ``"gaussian"``, ``"softmax"`` or ``"rank"``.
+        kernel: ``"gaussian"``, ``"softmax"`` or ``"rank"``; this and what follows does not concern ``"follow"``.
         bandwidth: 2σ², the softmax temperature, or the decay of the rank kernel.
         relative: multiply the bandwidth by the mean squared distance of the latents to their codes.
         bandwidth_decay: factor applied by :meth:`decay_bandwidth_`.
@@ -72,15 +79,15 @@ class NSVQ(TrainedCodebook):
         codebook_size: int,
         codebook_dim: int | None = None,
         *,
-        update: Update = "online",
+        update: Update = "follow",
         kernel: Kernel = "softmax",
-        bandwidth: float = 0.1,
+        bandwidth: float = 0.3,
         relative: bool = True,
         bandwidth_decay: float = 1.0,
         decay_every: int = 0,
         gain: float = 1.0,
-        rate: float = 0.05,
-        mass_floor: float = 0.01,
+        rate: float = 0.2,
+        mass_floor: float = 0.0,
         **options: Unpack[TrainedCodebookOptions],
     ) -> None:
         self._check_options(update, kernel, relative, options)
@@ -96,7 +103,9 @@ class NSVQ(TrainedCodebook):
             raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
         self.register_buffer("bandwidth", torch.tensor(float(bandwidth)))
         self.register_buffer("scale", torch.tensor(1.0))
-        self._apply_freeze_()
+        self.follower = Follower(codebook_size) if update == "follow" else None
+        if update in MOVING_BY_THEMSELVES and not self.estimator.trains_codebook:
+            self._make_codes_a_buffer_()
 
     @classmethod
     def paper(cls, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Any) -> Self:
@@ -159,7 +168,7 @@ class NSVQ(TrainedCodebook):
             self.bandwidth.mul_(torch.where(due, self.bandwidth_decay, 1.0))
 
     def _match(self, z_nd: Tensor, codebook_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
-        if self.update == "online":
+        if self.update in MOVING_BY_THEMSELVES:
             return nearest(z_nd, codebook_kd), z_nd.new_zeros(())
         if self.update == "delta_e" or self._frozen or not self.training:
             return super()._match(z_nd, codebook_kd, valid_n)
@@ -172,8 +181,13 @@ class NSVQ(TrainedCodebook):
 
     @torch.no_grad()
     def _update_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
-        if self.update != "online":
-            return
+        if self.follower is not None:
+            self._measure_scale_(z_nd, winners_n, valid_n)
+            self.codes.copy_(self.follower(self.codes, z_nd, winners_n, valid_n, self.step))
+        elif self.update == "online":
+            self._update_online_(z_nd, winners_n, valid_n)
+
+    def _update_online_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
         self._measure_scale_(z_nd, winners_n, valid_n)
         mass_k, sums_kd = winner_moments(z_nd, winners_n, valid_n, self.codebook_size)
         kernel_mass_k, kernel_sums_kd = self._kernel_moments(z_nd, valid_n)
@@ -188,9 +202,8 @@ class NSVQ(TrainedCodebook):
         weight_n1 = z_nd.new_ones(len(z_nd), 1) if valid_n is None else valid_n[:, None].to(z_nd.dtype)
         stride = -(-len(z_nd) * self.codebook_size // ONLINE_KERNEL_ELEMENTS)
         if stride > 1:
-            latents = torch.tensor(len(z_nd), device=z_nd.device)
-            part = random_positions(latents, len(z_nd) // stride, self.step)
-            z_nd, weight_n1 = z_nd[part], weight_n1[part] * (len(z_nd) / (len(z_nd) // stride))
+            part = seeded_gumbel(len(z_nd), self.step).topk(len(z_nd) // stride).indices
+            z_nd, weight_n1 = z_nd[part], weight_n1[part] * (len(z_nd) / len(part))
         _, mass_k, sums_kd, _ = kernel_moments(
             z_nd, self.codes.to(z_nd.dtype), self.kernel, self.effective_bandwidth, self.gain, weight_n1
         )
@@ -207,9 +220,21 @@ class NSVQ(TrainedCodebook):
         total, count = sum_over_processes((sq_dist_n * weight_n).sum(), weight_n.sum())
         self.scale.copy_(torch.where(count > 0, total / count.clamp(min=1), self.scale))
 
+    @torch.no_grad()
+    def _set_codebook_(self, codebook_kd: Tensor) -> None:
+        super()._set_codebook_(codebook_kd)
+        if self.follower is not None:
+            self.follower.reset_()
+
+    def _make_codes_a_buffer_(self) -> None:
+        """No optimizer and no sharding strategy should touch codes that move by themselves."""
+        codes_kd = self.codes.detach()
+        del self.codes
+        self.register_buffer("codes", codes_kd)
+
     def _apply_freeze_(self) -> None:
-        by_gradient = getattr(self, "update", "gradient") != "online" or self.estimator.trains_codebook
-        self.codes.requires_grad_(by_gradient and not self._frozen)
+        if isinstance(self.codes, nn.Parameter):
+            super()._apply_freeze_()
 
     @staticmethod
     def _check_options(update: str, kernel: str, relative: bool, options: TrainedCodebookOptions) -> None:
@@ -217,5 +242,5 @@ class NSVQ(TrainedCodebook):
         one_of("kernel", kernel, KERNELS)
         if relative and kernel == "rank":
             raise ValueError("relative=True needs a kernel of distances, got kernel='rank', which knows no scale")
-        if update == "online" and options.get("orthogonal_weight", 0) > 0:
-            raise ValueError("orthogonal_weight needs a codebook trained by gradient, got update='online'")
+        if update in MOVING_BY_THEMSELVES and options.get("orthogonal_weight", 0) > 0:
+            raise ValueError(f"orthogonal_weight needs a codebook trained by gradient, got update={update!r}")

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from driftvq.functional import random_positions
+from driftvq.functional import seeded_gumbel
 
 
 def world_size() -> int:
@@ -48,24 +48,25 @@ def gather_rows(x_nd: Tensor) -> Tensor:
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
-def sample_rows(x_nd: Tensor, valid_n: Tensor, count: int, seed: Tensor) -> tuple[Tensor, Tensor]:
-    """``count`` random valid rows of the batch that all processes hold together, the same in each of them.
+def sample_rows(x_nd: Tensor, weight_n: Tensor, count: int, seed: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows drawn without replacement, by weight, from the batch that all processes hold together; the same in each.
 
     Returns:
-        The rows ``(count, d)`` and, as an int64 scalar, how many of them are distinct; beyond it they repeat, and where
-        no process has a valid row they are zero.
+        The rows ``(count, d)`` and, as an int64 scalar, how many of them could be drawn; the others are zero.
     """
-    available = valid_n.sum()
-    before, total = torch.zeros_like(available), available
+    before, total = 0, len(x_nd)
     if world_size() > 1:
-        counts = _row_counts(available)
-        before, total = counts[: dist.get_rank()].sum(), counts.sum()
-    local = random_positions(total, count, seed) - before
-    mine = (local >= 0) & (local < available)
-    rows = torch.searchsorted(valid_n.cumsum(dim=0), local + 1)
-    padded = torch.cat([x_nd, x_nd.new_zeros(1, x_nd.shape[1])])
-    found = padded[torch.where(mine, rows, len(x_nd))]
-    return sum_over_processes(found)[0], total
+        sizes = _row_counts(torch.tensor(len(x_nd), device=x_nd.device)).tolist()
+        before, total = sum(sizes[: dist.get_rank()]), sum(sizes)
+    noise_n = seeded_gumbel(total, seed)[before : before + len(x_nd)]
+    keys_n, rows_n = (weight_n.float().log() + noise_n).topk(min(count, len(x_nd)))
+    keys_m, rows_md = gather_rows(keys_n[:, None])[:, 0], gather_rows(x_nd[rows_n])
+    if world_size() > 1:
+        keys_m, order_m = keys_m.topk(min(count, len(keys_m)))
+        rows_md = rows_md[order_m]
+    drawn_m = keys_m.isfinite()
+    rows_md = torch.where(drawn_m[:, None], rows_md, 0)
+    return torch.cat([rows_md, rows_md.new_zeros(count - len(rows_md), x_nd.shape[1])]), drawn_m.sum()
 
 
 def _row_counts(count: Tensor) -> Tensor:

@@ -1,0 +1,114 @@
+"""The default update of NS-VQ: codes follow the latents, selected or not, with nothing to tune.
+
+Shape suffixes: n latents, k codes, d dimensions.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from driftvq.functional import Drift, DriftMoments, drift_moments, fit_drift
+from driftvq.quantizers.ema_vq import winner_moments
+from driftvq.quantizers.sync import sample_rows, sum_over_processes
+
+MIN_MEMORY = 10.0
+"""Latents per code that a code's running mean remembers at least."""
+
+MEMORY_SHARE = 0.05
+"""Share of all latents seen so far that it remembers later on: the step falls like 1/t, as Robbins and Monro ask."""
+
+LOST_SHARE = 0.05
+"""A code that holds less than this share of the mean memory has lost touch with the latents."""
+
+RELOCATED_SHARE = 0.125
+"""At most this share of a batch's latents may each take over a lost code, per step."""
+
+
+class Follower(nn.Module):
+    """Moves a codebook after the latents, in three parts, once per training step.
+
+    1. **Drift.** The latents' displacement from their codes is fitted by an affine map, which moves *every* code. The
+       map is scaled by how much of it was more than noise lately, so a settled encoder leaves the codes in peace.
+    2. **Winners.** Each selected code goes to the running mean of its latents: online k-means.
+    3. **Lost codes.** A code that no latent selected for long goes to a latent, drawn with probability proportional to
+       its squared distance from its code: the k-means++ rule.
+
+    Times are counted in latents per code, distances in those of the batch: nothing depends on the scale of the latents,
+    on K, on d, on the batch size or on the length of training.
+
+    Args:
+        codebook_size: K.
+
+    Attributes:
+        mass: latents in each code's memory, ``(k,)``.
+        seen: latents so far.
+        evidence: recent mean of the drift's signal and noise, for shift and linear part, ``(2, 2)``.
+        gain: how much of the fitted shift and linear part the latest step applied, ``(2,)``.
+        relocated: lost codes moved so far.
+    """
+
+    mass: Tensor
+    seen: Tensor
+    evidence: Tensor
+    gain: Tensor
+    relocated: Tensor
+
+    def __init__(self, codebook_size: int) -> None:
+        super().__init__()
+        self.codebook_size = codebook_size
+        self.register_buffer("mass", torch.full((codebook_size,), MIN_MEMORY))
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("evidence", torch.zeros(2, 2))
+        self.register_buffer("gain", torch.zeros(2))
+        self.register_buffer("relocated", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def forward(
+        self, codes_kd: Tensor, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None, step: Tensor
+    ) -> Tensor:
+        """The codes after this step ``(k, d)``."""
+        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        moved_nd = z_nd - F.embedding(winners_n, codes_kd)
+        drift = self._fit(codes_kd, moved_nd, winners_n, weight_n)
+        counts_k, sums_kd = winner_moments(z_nd, winners_n, valid_n, self.codebook_size)
+        self._forget_(counts_k, drift)
+        linear_gain = self.gain[1].to(codes_kd.dtype)
+        codes_kd = codes_kd + self.gain[0] * drift.shift + linear_gain * ((codes_kd - drift.origin) @ drift.linear)
+        rate_k = counts_k / self.mass.clamp(min=torch.finfo(self.mass.dtype).tiny)
+        means_kd = sums_kd / counts_k.clamp(min=1)[:, None]
+        codes_kd = codes_kd + torch.where(counts_k > 0, rate_k, 0)[:, None] * (means_kd - codes_kd)
+        return self._relocate_(codes_kd, z_nd, moved_nd.square().sum(dim=1) * weight_n, step)
+
+    def reset_(self) -> None:
+        """Forget everything: the codebook was replaced."""
+        self.mass.fill_(MIN_MEMORY)
+
+    def _fit(self, codes_kd: Tensor, moved_nd: Tensor, winners_n: Tensor, weight_n: Tensor) -> Drift:
+        centre_d = codes_kd.mean(dim=0)
+        local = drift_moments(F.embedding(winners_n, codes_kd) - centre_d, moved_nd, weight_n)
+        drift = fit_drift(DriftMoments(*sum_over_processes(*local)))
+        return drift._replace(origin=drift.origin + centre_d)
+
+    def _forget_(self, counts_k: Tensor, drift: Drift) -> None:
+        """Age the memories by this batch, and take it in."""
+        latents = counts_k.sum()
+        self.seen += latents
+        horizon = (MEMORY_SHARE * self.seen).clamp(min=MIN_MEMORY * self.codebook_size)
+        kept = torch.exp(-latents / horizon)
+        self.mass.mul_(kept).add_(counts_k)
+        self.evidence.mul_(kept).add_(torch.stack([drift.signal, drift.noise]) * (1 - kept))
+        tiny = torch.finfo(self.evidence.dtype).tiny
+        self.gain.copy_((1 - self.evidence[1] / self.evidence[0].clamp(min=tiny)).clamp(min=0))
+
+    def _relocate_(self, codes_kd: Tensor, z_nd: Tensor, error_n: Tensor, step: Tensor) -> Tensor:
+        """Hand lost codes to latents that are badly served."""
+        fair = self.mass.mean()
+        lost_k = self.mass < LOST_SHARE * fair
+        most = max(1, int(RELOCATED_SHARE * len(z_nd)))
+        rows_md, available = sample_rows(z_nd, error_n, most, step)
+        order_k = lost_k.cumsum(dim=0)
+        moved_k = lost_k & (order_k <= available)
+        fresh_kd = rows_md[(order_k - 1).clamp(min=0, max=most - 1)].to(codes_kd.dtype)
+        self.mass.copy_(torch.where(moved_k, fair / 2, self.mass))
+        self.relocated += moved_k.sum()
+        return torch.where(moved_k[:, None], fresh_kd, codes_kd)

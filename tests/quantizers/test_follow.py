@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+
+from driftvq import NSVQ, Quantizer
+
+
+def cloud(n: int = 3000, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    centres = 2 * torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    chosen = torch.randint(20, (n,), generator=generator)
+    return centres[chosen] + 0.5 * torch.randn(n, 4, generator=generator)
+
+
+def cell_means(vq: Quantizer, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    quantized, indices, _ = vq.eval()(x)
+    sums = torch.zeros_like(vq.codebook).index_add_(0, indices, x)
+    counts = torch.bincount(indices, minlength=vq.codebook_size)
+    assert (counts > 0).all()
+    return sums / counts[:, None], (quantized - x).square().sum()
+
+
+def test_reaches_a_k_means_fixed_point_of_a_frozen_encoder() -> None:
+    x = cloud()
+    vq = NSVQ(dim=4, codebook_size=32)
+    for _ in range(300):
+        vq(x)
+    means, inertia = cell_means(vq, x)
+    assert (means - vq.codebook).norm(dim=1).max() < 1e-3
+    assert inertia < 1.02 * KMeans(32, n_init=10, random_state=0).fit(x.numpy()).inertia_
+
+
+def test_comes_close_to_it_from_small_batches() -> None:
+    x, generator = cloud(), torch.Generator().manual_seed(1)
+    vq = NSVQ(dim=4, codebook_size=32)
+    for _ in range(1500):
+        vq(x[torch.randint(len(x), (128,), generator=generator)])
+    means, inertia = cell_means(vq, x)
+    assert (means - vq.codebook).norm(dim=1).mean() < 0.05
+    assert inertia < 1.02 * KMeans(32, n_init=10, random_state=0).fit(x.numpy()).inertia_
+
+
+@pytest.mark.parametrize("dim", [3, 64])
+@pytest.mark.parametrize("motion", ["shift", "expand", "rotate"])
+def test_every_code_stays_alive_throughout_a_drift(motion: str, dim: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    skew = torch.randn(dim, dim, generator=generator) * 0.05 * dim**-0.5
+    turn = torch.linalg.matrix_exp(skew - skew.t())
+    vq = NSVQ(dim=dim, codebook_size=128)
+    scale, offset, rotation = 1.0, 0.0, torch.eye(dim)
+    x = torch.randn(4096, dim, generator=generator)
+    for step in range(150):
+        batch = x[torch.randint(4096, (256,), generator=generator)]
+        scale = scale * 1.01 if motion == "expand" else scale
+        offset = offset + 0.02 if motion == "shift" else offset
+        rotation = rotation @ turn if motion == "rotate" else rotation
+        vq((batch * scale + offset) @ rotation)
+        if step % 50 == 49:
+            used = vq.eval()((x * scale + offset) @ rotation).indices.unique().numel()
+            assert used >= 0.98 * 128
+            vq.train()
+
+
+def test_lost_codes_go_to_latents_that_are_badly_served() -> None:
+    vq = NSVQ(dim=2, codebook_size=4, kmeans_init=False)
+    vq.codes.copy_(torch.tensor([[0.0, 0.0], [900.0, 0.0], [900.0, 1.0], [900.0, 2.0]]))
+    x = torch.cat([0.1 * torch.randn(900, 2), 0.1 * torch.randn(100, 2) + 10])
+    for _ in range(3):
+        vq(x)
+    indices = vq.eval()(x).indices
+    assert indices.unique().numel() == 4
+    assert indices[900:].unique().numel() < 4
+    assert vq.follower.relocated >= 3
+
+
+def test_a_settled_encoder_leaves_the_drift_off() -> None:
+    x, generator = cloud(), torch.Generator().manual_seed(1)
+    vq = NSVQ(dim=4, codebook_size=32)
+    for _ in range(800):
+        vq(x[torch.randint(len(x), (256,), generator=generator)])
+    settled = vq.follower.gain.clone()
+    for step in range(20):
+        vq(x[torch.randint(len(x), (256,), generator=generator)] + 0.1 * (step + 1))
+    assert settled.max() < 0.4
+    assert vq.follower.gain[0] > 0.8
+
+
+def test_memory_is_part_of_the_state() -> None:
+    vq = NSVQ(dim=4, codebook_size=32)
+    for seed in range(5):
+        vq(cloud(100, seed))
+    twin = NSVQ(dim=4, codebook_size=32)
+    twin.load_state_dict(vq.state_dict())
+    for seed in range(5, 8):
+        vq(cloud(100, seed))
+        twin(cloud(100, seed))
+    np.testing.assert_array_equal(vq.codes, twin.codes)
+    np.testing.assert_array_equal(vq.follower.mass, twin.follower.mass)
