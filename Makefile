@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-slow lint format benchmark clean
+.PHONY: test test-slow lint format benchmark clean browser
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -30,6 +30,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
 	touch $(STAMP)
+
+# The pages are tested in a real browser; without one their tests are skipped.
+browser:
+	@if command -v chromium >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes chromium; \
+	else echo "install Chromium so that \`chromium\` is on PATH (Debian: apt-get install chromium)"; fi
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -33,7 +33,8 @@ def test_linear_attention_matches_its_quadratic_form() -> None:
     torch.manual_seed(0)
     layer = LinearAttention(8).double()
     x = torch.randn(20, 8, dtype=torch.float64)
-    q, k, v = np.split(x.numpy() @ layer.to_qkv.weight.detach().numpy().T, 3, axis=1)
+    q, k = np.split(x.numpy() @ layer.to_qk.weight.detach().numpy().T, 2, axis=1)
+    v = x.numpy() @ layer.to_v.weight.detach().numpy().T
 
     def feature(a: np.ndarray) -> np.ndarray:
         return np.where(a > 0, a + 1, np.exp(np.minimum(a, 0)))
@@ -99,7 +100,7 @@ def test_named_forms() -> None:
     paper = TransVQ.paper(dim=6, codebook_size=32)
     assert not paper.transform.residual
     assert paper.transform.embed.out_features == 256
-    assert paper.transform.mlp[0].out_features == 512
+    assert paper.transform.mlp_in.out_features == 512
     published = TransVQ.published(dim=6, codebook_size=32)
     assert published.transform.code_embedding.shape == (32, 256)
     assert published.start.done
@@ -117,3 +118,13 @@ def test_named_forms() -> None:
 def test_refuses_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TransVQ(dim=6, codebook_size=32, **options)
+
+
+def test_attention_form_is_attention_then_mlp_with_residuals() -> None:
+    torch.manual_seed(0)
+    p = TransVQ.published(dim=6, codebook_size=32, width=16).transform.double()
+    codes = torch.randn(32, 6, dtype=torch.float64)
+    x = p.embed(codes) + p.code_embedding
+    x = x + p.attention(p.attention_norm(x))
+    x = x + p.mlp_out(torch.nn.functional.gelu(p.mlp_in(p.mlp_norm(x))))
+    assert torch.allclose(p(codes), p.out(x))

@@ -7,9 +7,10 @@ import math
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.blocks import row_blocks
+from driftvq.functional.blocks import block_rows, row_blocks
 from driftvq.functional.search import nearest
 
 Kernel = Literal["gaussian", "softmax", "rank"]
@@ -90,18 +91,20 @@ def _kernel_transfer_op(
     x_nd, codebook_kd = x_nd - origin_d, codebook_kd - origin_d
     if kernel == "rank":
         return nearest(x_nd, codebook_kd), _transfer_by_rank(x_nd, codebook_kd, values_nv, bandwidth, transferred_kv)
-    squares_n1, squares_k = x_nd.square().sum(dim=1, keepdim=True), codebook_kd.square().sum(dim=1)
+    scaled_nv, lifted_kv = _lift(x_nd, codebook_kd, bandwidth)
     indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
+    smallest = torch.finfo(x_nd.dtype).tiny * 1e7  # subnormal numbers make a matmul several times slower
+    buffer_bk = x_nd.new_empty(min(len(x_nd), block_rows(codes, x_nd.device)), codes)
     for rows in row_blocks(len(x_nd), codes, x_nd.device):
-        # -|x - c|² / bandwidth, less the |x|² that a softmax does not see.
-        logits_bk = torch.addmm(squares_k, x_nd[rows], codebook_kd.t(), beta=-1, alpha=2).div_(bandwidth)
+        logits_bk = torch.mm(scaled_nv[rows], lifted_kv.t(), out=buffer_bk[: rows.stop - rows.start])
         torch.argmax(logits_bk, dim=1, out=indices_n[rows])
         if kernel == "gaussian":
-            weights_bk = logits_bk.sub_(squares_n1[rows] / bandwidth).exp_()
+            weights_bk = logits_bk.exp_()
         else:
             weights_bk = torch.softmax(logits_bk, dim=1, out=logits_bk)
             if gain != 1.0:
                 weights_bk.mul_(gain).clamp_(max=1)
+        F.threshold(weights_bk, smallest, 0, inplace=True)
         weights_bk.scatter_(1, indices_n[rows, None], 0)
         transferred_kv.addmm_(weights_bk.t(), values_nv[rows])
     return indices_n, transferred_kv
@@ -113,6 +116,13 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     indices_n = x_nd.new_empty(x_nd.shape[0], dtype=torch.int64)
     return indices_n, values_nv.new_empty(codebook_kd.shape[0], values_nv.shape[1])
+
+
+def _lift(x_nd: Tensor, codebook_kd: Tensor, bandwidth: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors whose product is ``-|x - c|² / bandwidth``, so that one matmul gives the exponents."""
+    squares_n1, squares_k1 = (t.square().sum(dim=1, keepdim=True) for t in (x_nd, codebook_kd))
+    scaled_nv = torch.cat([2 * x_nd, -squares_n1, -torch.ones_like(squares_n1)], dim=1) / bandwidth
+    return scaled_nv, torch.cat([codebook_kd, torch.ones_like(squares_k1), squares_k1], dim=1)
 
 
 def _transfer_by_rank(

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.blocks import row_blocks
+from driftvq.functional.blocks import block_rows, row_blocks
 
 Metric = Literal["l2", "cosine"]
 METRICS: tuple[Metric, ...] = ("l2", "cosine")
@@ -77,9 +77,12 @@ def highest_logit(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
 
 @torch.library.custom_op("driftvq::highest_logit", mutates_args=())
 def _highest_logit_op(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
+    codes = len(weight_kd)
     indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
-    for rows in row_blocks(len(x_nd), len(weight_kd), x_nd.device):
-        torch.argmax(torch.addmm(bias_k, x_nd[rows], weight_kd.t()), dim=1, out=indices_n[rows])
+    buffer_bk = x_nd.new_empty(min(len(x_nd), block_rows(codes, x_nd.device)), codes)
+    for rows in row_blocks(len(x_nd), codes, x_nd.device):
+        block_bk = buffer_bk[: rows.stop - rows.start]
+        torch.argmax(torch.addmm(bias_k, x_nd[rows], weight_kd.t(), out=block_bk), dim=1, out=indices_n[rows])
     return indices_n
 
 

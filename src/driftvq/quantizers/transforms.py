@@ -11,21 +11,22 @@ from torch import Tensor, nn
 class LinearAttention(nn.Module):
     """Single-head linear attention over the codes, ``φ(Q) (φ(K)ᵀ V) / (φ(Q) Σφ(K))`` with ``φ(x) = elu(x) + 1``.
 
-    Cost and memory grow with the number of codes, not with its square.
+    Cost and memory grow with the number of codes, not with its square. Since everything is linear between the features
+    and the output, values and output are mapped as a w × w matrix and not once per code.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.to_qkv = nn.Linear(width, 3 * width, bias=False)
+        self.to_qk = nn.Linear(width, 2 * width, bias=False)
+        self.to_v = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width)
 
     def forward(self, x_kw: Tensor) -> Tensor:
-        q_kw, key_kw, value_kw = self.to_qkv(x_kw).chunk(3, dim=1)
-        q_kw, key_kw = F.elu(q_kw) + 1, F.elu(key_kw) + 1
-        context_ww = key_kw.t() @ value_kw
+        q_kw, key_kw = F.elu(self.to_qk(x_kw)).add_(1).chunk(2, dim=1)
+        context_ww = (key_kw.t() @ x_kw) @ self.to_v.weight.t() @ self.out.weight.t()
         total_k1 = q_kw @ key_kw.sum(dim=0, keepdim=True).t()
-        mixed: Tensor = self.out((q_kw @ context_ww) / total_k1)
-        return mixed
+        mixed_kw: Tensor = (q_kw @ context_ww) / total_k1 + self.out.bias
+        return mixed_kw
 
 
 class AttentionTransform(nn.Module):
@@ -52,7 +53,8 @@ class AttentionTransform(nn.Module):
         self.attention_norm = nn.LayerNorm(width)
         self.attention = LinearAttention(width)
         self.mlp_norm = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.mlp_in = nn.Linear(width, hidden)
+        self.mlp_out = nn.Linear(hidden, width)
         self.out = nn.Linear(width, dim)
         if residual:
             zero_(self.out)
@@ -62,8 +64,10 @@ class AttentionTransform(nn.Module):
         if self.code_embedding is not None:
             x_kw = x_kw + self.code_embedding
         x_kw = x_kw + self.attention(self.attention_norm(x_kw))
-        x_kw = x_kw + self.mlp(self.mlp_norm(x_kw))
-        moved_kd: Tensor = self.out(x_kw)
+        hidden_kh = F.gelu(self.mlp_in(self.mlp_norm(x_kw)))
+        # out(x + mlp_out(hidden)), with the two linear maps of the hidden layer merged into one h × d matrix.
+        merged_hd = self.mlp_out.weight.t() @ self.out.weight.t()
+        moved_kd: Tensor = self.out(x_kw + self.mlp_out.bias) + hidden_kh @ merged_hd
         return codebook_kd + moved_kd if self.residual else moved_kd
 
 

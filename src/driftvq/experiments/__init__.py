@@ -1,0 +1,1 @@
+"""The paper's experiments, each a recipe that can be run again."""

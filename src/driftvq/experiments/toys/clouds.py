@@ -1,0 +1,160 @@
+"""The drifting clouds of Suppl. 11: translation, expansion, shrinking, split.
+
+Every random number of a demo is drawn in :func:`make_cloud`, so the same arrays can be handed to another
+implementation. What the supplement leaves open is chosen here and argued in ``docs/toys.md``.
+
+Shape suffixes: n points of the cloud, b points of a batch, k codes, e epochs; the plane has 2 dimensions.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftvq.experiments.toys.names import check_name
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+DEMOS = ("translation", "expansion", "shrinking", "split")
+
+POINTS = 1500
+CODES = 16
+BATCH_SIZE = 100
+EPOCHS = 30
+SPEED = 0.1
+SHIFT = 10.0
+EXPANSION = 5.0
+SHRINKAGE = 0.2
+MAX_CONDITION = 3.0
+SPLIT_MEAN = 0.5
+
+
+class Cloud(ABC):
+    """A cloud on its way from its initial points to its targets.
+
+    Attributes:
+        demo: one of :data:`DEMOS`.
+        initial: the points at the start, ``(n, 2)``.
+        targets: where they drift to, ``(n, 2)``.
+        codebook: the codes at the start, ``(k, 2)``, from N(0, 1).
+        order: the order of the points in each epoch, ``(e, n)``.
+        drift: the state of the drift: θ of shape ``(2,)``, or the matrix A of shape ``(2, 2)``.
+    """
+
+    drift: Array
+
+    def __init__(self, demo: str, initial: Array, targets: Array, codebook: Array, order: Indices) -> None:
+        self.demo, self.initial, self.targets, self.codebook, self.order = demo, initial, targets, codebook, order
+
+    def __len__(self) -> int:
+        return len(self.initial)
+
+    def positions(self, drift: Array | None = None) -> Array:
+        """The whole cloud now, ``(n, 2)``, or as it was in another state of the drift."""
+        return self._moved(self.initial, self.drift if drift is None else drift)
+
+    def batch(self, idxs: Any) -> Array:
+        """The points of a batch now, ``(b, 2)``."""
+        return self._moved(self.initial[idxs], self.drift)
+
+    def batches(self, epoch: int, batch_size: int = BATCH_SIZE) -> list[Indices]:
+        """The batches of an epoch, as indices; a last batch that would be smaller is left out."""
+        full = len(self) // batch_size
+        return list(self.order[epoch, : full * batch_size].reshape(full, batch_size))
+
+    @abstractmethod
+    def advance_(self, idxs: Any, speed: float = SPEED) -> None:
+        """Move the drift as this batch asks, with rate r = ``speed``."""
+
+    @abstractmethod
+    def _moved(self, initial: Array, drift: Array) -> Array:
+        """Where the drift has brought points that started at ``initial``."""
+
+
+class Translation(Cloud):
+    """``X = X_init + θ``, ``Y = X_init + (10, 10)``, ``θ += r · mean(Y_b - X_b)``."""
+
+    def __init__(self, demo: str, initial: Array, targets: Array, codebook: Array, order: Indices) -> None:
+        super().__init__(demo, initial, targets, codebook, order)
+        self.drift = np.zeros(2)
+
+    def advance_(self, idxs: Any, speed: float = SPEED) -> None:
+        self.drift = self.drift + speed * (self.targets[idxs] - self.batch(idxs)).mean(axis=0)
+
+    def _moved(self, initial: Array, drift: Array) -> Array:
+        return initial + drift
+
+
+class Scaling(Cloud):
+    """``X = X_init Aᵀ``, ``Y = X_init Mᵀ``, ``A += r · 2/B · (Y_b - X_b)ᵀ X_init,b``; A starts as the identity."""
+
+    def __init__(self, demo: str, initial: Array, targets: Array, codebook: Array, order: Indices) -> None:
+        super().__init__(demo, initial, targets, codebook, order)
+        self.drift = np.eye(2)
+
+    def advance_(self, idxs: Any, speed: float = SPEED) -> None:
+        start = self.initial[idxs]
+        error = self.targets[idxs] - start @ self.drift.T
+        self.drift = self.drift + speed * (2 / len(start)) * error.T @ start
+
+    def _moved(self, initial: Array, drift: Array) -> Array:
+        moved: Array = initial @ drift.T
+        return moved
+
+
+class Split(Cloud):
+    """``X = X_init + s ⊙ θ``, ``Y = X_init + 10 s``, ``θ += r · mean(s_b ⊙ (Y_b - X_b))`` with ``s = sign(X_init)``.
+
+    The supplement prints ``mean(Y_b - X_b)``, whose terms of opposite sign cancel: they add up to mean(s) of the drift,
+    0.38 of it for its cloud around (0.5, 0.5) and nothing for a centred one. With s inside, θ descends
+    ``|Y_b - X_b|²``, as in the other demos.
+    """
+
+    def __init__(self, demo: str, initial: Array, targets: Array, codebook: Array, order: Indices) -> None:
+        super().__init__(demo, initial, targets, codebook, order)
+        self.drift = np.zeros(2)
+
+    def advance_(self, idxs: Any, speed: float = SPEED) -> None:
+        error = self.targets[idxs] - self.batch(idxs)
+        self.drift = self.drift + speed * (np.sign(self.initial[idxs]) * error).mean(axis=0)
+
+    def _moved(self, initial: Array, drift: Array) -> Array:
+        return initial + np.sign(initial) * drift
+
+
+def make_cloud(demo: str, seed: int, n: int = POINTS, codes: int = CODES, epochs: int = EPOCHS) -> Cloud:
+    """The cloud of a demo, its first codebook and the order of its points; the same for the same arguments.
+
+    Args:
+        demo: one of :data:`DEMOS`.
+        seed: of a NumPy generator, the only source of randomness.
+        n: points.
+        codes: size of the first codebook.
+        epochs: permutations to draw; more epochs leave the first ones as they are.
+    """
+    check_name("demo", demo, DEMOS)
+    rng = np.random.default_rng(seed)
+    initial = rng.standard_normal((n, 2))
+    codebook = rng.standard_normal((codes, 2))
+    make: type[Cloud]
+    if demo == "translation":
+        make, targets = Translation, initial + SHIFT
+    elif demo == "split":
+        initial = initial + SPLIT_MEAN
+        make, targets = Split, initial + SHIFT * np.sign(initial)
+    else:
+        norm = EXPANSION if demo == "expansion" else SHRINKAGE
+        make, targets = Scaling, initial @ random_matrix(rng, norm).T
+    order = np.stack([rng.permutation(n) for _ in range(epochs)])
+    return make(demo, initial, targets, codebook, order)
+
+
+def random_matrix(rng: np.random.Generator, norm: float) -> Array:
+    """M with ``|M|₂ = norm``: Gaussian, drawn again while it would flatten the cloud, then scaled."""
+    while True:
+        matrix = rng.standard_normal((2, 2))
+        largest, smallest = np.linalg.svd(matrix, compute_uv=False)
+        if largest <= MAX_CONDITION * smallest:
+            return np.asarray(matrix * (norm / largest))

@@ -1,0 +1,186 @@
+"""Pictures of the toy demos: the paper's figures, animations, and curves over time."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+from numpy.typing import NDArray
+from PIL import Image
+
+from driftvq.experiments.toys.rules import winners
+from driftvq.experiments.toys.run import Trajectory, kmeans_optimum
+
+Array = NDArray[np.float64]
+
+TARGET, BASE, CLOUD, BATCH, CODE = "#c9b3e6", "#3a9d4f", "#a9cbee", "#1f5fbf", "#d40000"
+LABELS = {"vanilla": "vanilla VQ (EMA)", "ns_vq_toy": "NS-VQ", "trans_vq_toy": "TransVQ"}
+LINES = ("#d40000", "#1f5fbf", "#e08a00", "#3a9d4f", "#7a4fb5", "#555555")
+LINEAR_STEPS = 50
+"""Curves are linear in time while the cloud drifts, logarithmic after."""
+SHOWN_STEPS = (0, 20, 40, 100, 400)
+GIF_STEPS = (*range(0, 10), 12, 15, 19, 24, 30, 37, 50, 100, 450)
+GIF_DPI = 64
+GIF_COLOURS = 32
+FRAME_MS, LAST_FRAME_MS = 160, 1500
+
+
+def label(method: str) -> str:
+    """The name of a method in a figure."""
+    return LABELS.get(method, f"{method} (library defaults)")
+
+
+def draw_method(trajectories: Sequence[Trajectory], path: Path) -> Path:
+    """The paper's figure of one method: a row per demo, five snapshots."""
+    rows, columns = len(trajectories), len(trajectories[0].snapshots)
+    figure = _figure(2.3 * columns, 2.35 * rows + 0.75)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, trajectory in zip(grid, trajectories, strict=True):
+        for axis, snapshot in zip(axes, trajectory.snapshots, strict=True):
+            _draw_cloud(axis, trajectory, snapshot.positions, snapshot.batch)
+            _draw_codes(axis, trajectory.codebooks[snapshot.step], snapshot.positions)
+            _frame(axis, trajectory)
+            axis.set_title(f"step {snapshot.step}: {_used(trajectory, snapshot.step)}", fontsize=9)
+        axes[0].set_ylabel(trajectory.demo, fontsize=12)
+    figure.suptitle(_headline(trajectories), fontsize=13)
+    handles, names = grid[0, 1].get_legend_handles_labels()
+    legend = figure.legend(handles, names, loc="lower center", ncols=6, fontsize=9, frameon=False)
+    for handle in legend.get_lines()[:4]:
+        handle.set(markersize=9, alpha=1)
+    return _save(figure, path)
+
+
+def draw_curves(trajectories: Sequence[Trajectory], path: Path) -> Path:
+    """Usage and distortion over time: a column per demo, a line per method, the k-means optimum dashed."""
+    demos = list(dict.fromkeys(trajectory.demo for trajectory in trajectories))
+    methods = list(dict.fromkeys(trajectory.method for trajectory in trajectories))
+    figure = _figure(2.9 * len(demos) + 0.3, 5.0)
+    grid = figure.subplots(2, len(demos), squeeze=False, sharex=True)
+    for (above, below), demo in zip(grid.T, demos, strict=True):
+        of_demo = [trajectory for trajectory in trajectories if trajectory.demo == demo]
+        for trajectory in of_demo:
+            style: dict[str, Any] = {"color": LINES[methods.index(trajectory.method) % len(LINES)], "lw": 1.6}
+            above.plot(trajectory.usage * trajectory.codebooks.shape[1], label=label(trajectory.method), **style)
+            below.plot(trajectory.distortion, **style)
+        _, optimum = kmeans_optimum(of_demo[0].positions(-1), of_demo[0].codebooks.shape[1])
+        below.axhline(optimum, color="black", ls="--", lw=1.2, label="k-means optimum of the final cloud")
+        above.set(title=demo, ylim=(0, of_demo[0].codebooks.shape[1] + 0.8), xlim=(0, len(of_demo[0].usage) - 1))
+        above.set_xscale("symlog", linthresh=LINEAR_STEPS, linscale=1.2)
+        below.set(xlabel="step", yscale="log")
+        below.set_xticks(SHOWN_STEPS, [str(step) for step in SHOWN_STEPS])
+        below.xaxis.set_minor_locator(NullLocator())
+        below.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        below.yaxis.set_major_formatter("{x:g}")
+        below.yaxis.set_minor_locator(NullLocator())
+    grid[0, 0].set_ylabel("codes used of the whole cloud")
+    grid[1, 0].set_ylabel("distortion")
+    handles = [*grid[0, 0].get_legend_handles_labels()[0], *grid[1, 0].get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="lower center", ncols=len(handles), fontsize=9, frameon=False)
+    return _save(figure, path, bottom=0.07)
+
+
+def animate(left: Trajectory, right: Trajectory, path: Path) -> Path:
+    """An animated GIF of two methods in the same demo, side by side."""
+    figure = _figure(6.4, 3.7)
+    canvas: Any = FigureCanvasAgg(figure)
+    panels = [_Panel(axis, run) for axis, run in zip(figure.subplots(1, 2), (left, right), strict=True)]
+    figure.tight_layout()
+    figure.set_dpi(GIF_DPI)
+    canvas.draw()
+    background = canvas.copy_from_bbox(figure.bbox)
+    steps = [step for step in GIF_STEPS if step < len(left.codebooks)]
+    frames = []
+    for step in steps:
+        canvas.restore_region(background)
+        for panel in panels:
+            panel.show_(step)
+        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]).quantize(GIF_COLOURS))
+    durations = [FRAME_MS] * (len(frames) - 1) + [LAST_FRAME_MS]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True)
+    return path
+
+
+class _Panel:
+    """One side of an animation: what moves is drawn over a background that does not."""
+
+    def __init__(self, axis: Axes, run: Trajectory) -> None:
+        self.axis, self.run = axis, run
+        _draw_targets(axis, run)
+        _frame(axis, run)
+        (self.cloud,) = axis.plot([], [], ".", ms=2.5, mew=0, color=BATCH, alpha=0.5, animated=True)
+        self.codes = _code_artists(axis)
+        axis.set_title(" \n ", fontsize=9)
+        self.title = axis.text(0.5, 1.03, "", transform=axis.transAxes, ha="center", fontsize=9, animated=True)
+        for artist in self.codes:
+            artist.set_animated(True)
+
+    def show_(self, step: int) -> None:
+        positions = self.run.positions(step)
+        self.cloud.set_data(*positions.T)
+        _place_codes(self.codes, self.run.codebooks[step], positions)
+        self.title.set_text(f"{label(self.run.method)}, step {step}\n{_used(self.run, step)}")
+        for artist in (self.cloud, *self.codes, self.title):
+            self.axis.draw_artist(artist)
+
+
+def _draw_cloud(axis: Axes, trajectory: Trajectory, positions: Array, batch: Array) -> None:
+    _draw_targets(axis, trajectory)
+    axis.plot(*trajectory.cloud.initial.T, ".", ms=2.5, mew=0, color=BASE, alpha=0.35, label="base data X")
+    axis.plot(*positions.T, ".", ms=2.5, mew=0, color=CLOUD, alpha=0.6, label="cloud now")
+    axis.plot(*batch.T, ".", ms=4, mew=0, color=BATCH, label="current batch $X_b$")
+
+
+def _draw_targets(axis: Axes, trajectory: Trajectory) -> None:
+    axis.plot(*trajectory.cloud.targets.T, ".", ms=2.5, mew=0, color=TARGET, alpha=0.5, label="target $Y_t$")
+
+
+def _draw_codes(axis: Axes, codebook: Array, positions: Array) -> None:
+    _place_codes(_code_artists(axis), codebook, positions)
+
+
+def _code_artists(axis: Axes) -> tuple[Any, Any]:
+    (used,) = axis.plot([], [], "x", ms=7, mew=1.9, color=CODE, zorder=4, label="code in use")
+    (dead,) = axis.plot([], [], "x", ms=5, mew=0.9, color=CODE, alpha=0.45, zorder=3, label="dead code")
+    return used, dead
+
+
+def _place_codes(artists: tuple[Any, Any], codebook: Array, positions: Array) -> None:
+    in_use = np.isin(np.arange(len(codebook)), winners(codebook, positions))
+    for artist, chosen in zip(artists, (in_use, ~in_use), strict=True):
+        artist.set_data(*codebook[chosen].T)
+
+
+def _frame(axis: Axes, trajectory: Trajectory) -> None:
+    """The same square window for every panel of a demo: all that the cloud will cross."""
+    reached = np.concatenate([trajectory.cloud.initial, trajectory.cloud.targets])
+    low, high = reached.min(axis=0), reached.max(axis=0)
+    middle, half = (low + high) / 2, (high - low).max() / 2 * 1.08
+    axis.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half))
+    axis.set(xticks=[], yticks=[], aspect="equal")
+
+
+def _used(trajectory: Trajectory, step: int) -> str:
+    codes = trajectory.codebooks.shape[1]
+    return f"{round(trajectory.usage[step] * codes)} of {codes} codes used"
+
+
+def _headline(trajectories: Sequence[Trajectory]) -> str:
+    name = label(trajectories[0].method)
+    ends = ", ".join(f"{trajectory.codes_used} in {trajectory.demo}" for trajectory in trajectories)
+    return f"{name}: codes still used at the end: {ends}"
+
+
+def _figure(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height))
+
+
+def _save(figure: Figure, path: Path, bottom: float = 0.04) -> Path:
+    figure.tight_layout(rect=(0, bottom, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+    return path

@@ -1,0 +1,13 @@
+"""Names that a user may mistype."""
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> str:
+    """The name, if it is known; else an error that lists the known ones, nearest first."""
+    names = list(known)
+    if name not in names:
+        near = sorted(names, key=lambda other: -SequenceMatcher(None, name.lower(), other).ratio())
+        raise ValueError(f"unknown {what} {name!r}; known, nearest first: {', '.join(near)}")
+    return name

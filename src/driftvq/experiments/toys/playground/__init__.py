@@ -1,0 +1,95 @@
+"""The playground: one self-contained page that simulates the toy demos in a browser.
+
+Its mathematics is a JavaScript version of :mod:`driftvq.experiments.toys.clouds` and
+:mod:`driftvq.experiments.toys.rules`; its constants are theirs, written into the page.
+"""
+
+import json
+import os
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from driftvq.experiments.toys import clouds, rules
+
+SIMULATION = ("random.js", "clouds.js", "rules.js", "simulation.js")
+"""The mathematics, which needs no page, in the order in which it is loaded."""
+
+PAGE = ("drawing.js", "sentence.js", "player.js")
+"""What shows it."""
+
+HIDDEN = 64
+STEPS = 450
+
+
+def constants() -> dict[str, float]:
+    """What the page has to know of the demos and the rules."""
+    return {
+        "points": clouds.POINTS,
+        "codes": clouds.CODES,
+        "batchSize": clouds.BATCH_SIZE,
+        "epochs": clouds.EPOCHS,
+        "steps": STEPS,
+        "speed": clouds.SPEED,
+        "shift": clouds.SHIFT,
+        "expansion": clouds.EXPANSION,
+        "shrinkage": clouds.SHRINKAGE,
+        "maxCondition": clouds.MAX_CONDITION,
+        "splitMean": clouds.SPLIT_MEAN,
+        "alpha": rules.ALPHA,
+        "tau": rules.FIRST_TAU,
+        "lr": rules.FIRST_LR,
+        "tauDecay": rules.TAU_DECAY,
+        "lrDecay": rules.LR_DECAY,
+        "adamLr": rules.ADAM_LR,
+        "hidden": HIDDEN,
+    }
+
+
+def script(names: tuple[str, ...]) -> str:
+    """The named JavaScript files as one."""
+    return "\n".join(_asset(name) for name in names)
+
+
+def page() -> str:
+    """The playground as HTML that loads nothing else."""
+    parts = {
+        "{{style}}": _asset("page.css"),
+        "{{constants}}": json.dumps(constants()),
+        "{{script}}": script(SIMULATION + PAGE),
+    }
+    html = _asset("page.html")
+    for mark, text in parts.items():
+        html = html.replace(mark, text)
+    return html
+
+
+def write_playground(path: str | os.PathLike[str]) -> Path:
+    """Write the playground to a file, whole or not at all.
+
+    Args:
+        path: the file, in a folder that exists; one of that name is replaced.
+
+    Returns:
+        The path written.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".html", delete=False) as file:
+        temporary = Path(file.name)
+        file.write(page())
+    try:
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink()
+        raise
+    return path
+
+
+def _asset(name: str) -> str:
+    return (files(__name__) / name).read_text(encoding="utf-8")

@@ -1,0 +1,249 @@
+"""Runs of the toy demos: trajectories, the k-means optimum and the table.
+
+Shape suffixes: t moments, k codes, n points, b points of a batch.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, TypedDict, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from driftvq.experiments.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Cloud, Indices, make_cloud
+from driftvq.experiments.toys.names import check_name
+from driftvq.experiments.toys.rules import METHODS, PAPER_METHODS, Learner, make_learners, squared_distances
+
+Array = NDArray[np.float64]
+
+SNAPSHOTS = 5
+DRIFT_LEFT = (0.6, 0.25, 0.02)
+"""Between the first and the last, the snapshots show the cloud when this share of its way is left."""
+
+
+class Settings(TypedDict, total=False):
+    """The settings of :func:`run_demos`."""
+
+    n: int
+    batch_size: int
+    epochs: int
+    speed: float
+    learner: Callable[[Array], Learner] | None
+
+
+class Snapshot(NamedTuple):
+    """What a figure shows of one moment: step, cloud ``(n, 2)``, the batch just learned from ``(b, 2)``."""
+
+    step: int
+    positions: Array
+    batch: Array
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A codebook following a cloud; moment 0 is the start, moment t comes after t steps.
+
+    Attributes:
+        demo, method, seed: what was run.
+        cloud: the cloud, at the end of its way.
+        drifts: the state of its drift at every moment.
+        codebooks: the codes at every moment, ``(t, k, 2)``.
+        usage: share of the codes that are nearest to some point of the whole cloud, ``(t,)``.
+        distortion: mean squared distance of the whole cloud to its nearest codes, ``(t,)``.
+        snapshots: five of the moments, with the cloud.
+    """
+
+    demo: str
+    method: str
+    seed: int
+    cloud: Cloud
+    drifts: Array
+    codebooks: Array
+    usage: Array
+    distortion: Array
+    snapshots: tuple[Snapshot, ...]
+
+    def positions(self, step: int) -> Array:
+        """The whole cloud that the codes of a moment were measured on, ``(n, 2)``."""
+        return self.cloud.positions(self.drifts[step])
+
+    @property
+    def codes_used(self) -> int:
+        """Codes in use at the end."""
+        used: int = round(self.usage[-1] * self.codebooks.shape[1])
+        return used
+
+
+def measure(codebook: Array, positions: Array) -> tuple[float, float]:
+    """Usage and distortion of a codebook on a whole cloud."""
+    distances = squared_distances(codebook, positions)
+    used = np.unique(distances.argmin(axis=1))
+    return len(used) / len(codebook), float(distances.min(axis=1).mean())
+
+
+def snapshot_steps(steps: int, speed: float = SPEED) -> tuple[int, ...]:
+    """Five moments that show the drift, which takes the first tenth of a run, and the end."""
+    rate = -math.log1p(-min(speed, 0.99))
+    drifting = [min(steps, max(1, round(-math.log(left) / rate))) for left in DRIFT_LEFT]
+    return (0, *drifting, steps)
+
+
+def run_demo(demo: str, method: str, seed: int, **settings: Unpack[Settings]) -> Trajectory:
+    """Let a method follow the cloud of a demo; see :func:`run_demos`."""
+    return run_demos([(demo, seed)], method, **settings)[0]
+
+
+def run_demos(
+    runs: Sequence[tuple[str, int]],
+    method: str,
+    *,
+    n: int = POINTS,
+    batch_size: int = BATCH_SIZE,
+    epochs: int = EPOCHS,
+    speed: float = SPEED,
+    learner: Callable[[Array], Learner] | None = None,
+) -> list[Trajectory]:
+    """Let a method follow several clouds side by side, which costs the sample-by-sample rule little more than one.
+
+    Args:
+        runs: demo and seed of each; the seed gives the cloud, the first codebook, the order and the first weights.
+        method: one of :data:`driftvq.experiments.toys.rules.METHODS`, or any name when ``learner`` is given.
+        n, batch_size, epochs, speed: points, points per batch, passes over the cloud, drift rate r.
+        learner: makes a learner of all runs from their first codebooks ``(s, k, 2)``, instead of the method's own.
+    """
+    if learner is None:
+        check_name("method", method, METHODS)
+    if not 1 <= batch_size <= n:
+        raise ValueError(f"batch_size must lie between 1 and the {n} points of the cloud, got {batch_size}")
+    if epochs < 1:
+        raise ValueError(f"epochs must be at least 1, got {epochs}")
+    clouds = [make_cloud(demo, seed, n, epochs=epochs) for demo, seed in runs]
+    codebooks = np.stack([cloud.codebook for cloud in clouds])
+    follower = make_learners(method, codebooks, [seed for _, seed in runs]) if learner is None else learner(codebooks)
+    records = [_Record(cloud, codes, batch_size) for cloud, codes in zip(clouds, follower.codebook, strict=True)]
+    with one_torch_thread():
+        for epoch in range(epochs):
+            for idxs in zip(*(cloud.batches(epoch, batch_size) for cloud in clouds), strict=True):
+                _step_(follower, records, idxs, speed)
+            follower.end_epoch_()
+    shown = snapshot_steps(epochs * (n // batch_size), speed)
+    return [record.trajectory(method, seed, shown) for record, (_, seed) in zip(records, runs, strict=True)]
+
+
+def _step_(follower: Learner, records: Sequence["_Record"], idxs: Sequence[Indices], speed: float) -> None:
+    batches = [record.cloud.batch(chosen) for record, chosen in zip(records, idxs, strict=True)]
+    follower.step_(np.stack(batches))
+    for record, codes, batch, chosen in zip(records, follower.codebook, batches, idxs, strict=True):
+        record.add_(codes, batch)
+        record.cloud.advance_(chosen, speed)
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Sixteen codes in the plane gain nothing from a second thread, and on a busy machine wait long for it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Record:
+    """What is written down during a run."""
+
+    def __init__(self, cloud: Cloud, codes: Array, batch_size: int) -> None:
+        self.cloud = cloud
+        self.codebooks: list[Array] = []
+        self.drifts: list[Array] = []
+        self.batches: list[Array] = []
+        self.measured: list[tuple[float, float]] = []
+        self.add_(codes, cloud.batch(cloud.order[0, :batch_size]))
+
+    def add_(self, codes: Array, batch: Array) -> None:
+        self.codebooks.append(codes)
+        self.drifts.append(self.cloud.drift)
+        self.batches.append(batch)
+        self.measured.append(measure(codes, self.cloud.positions()))
+
+    def trajectory(self, method: str, seed: int, shown: Sequence[int]) -> Trajectory:
+        usage, distortion = np.array(self.measured).T
+        return Trajectory(
+            demo=self.cloud.demo,
+            method=method,
+            seed=seed,
+            cloud=self.cloud,
+            drifts=np.stack(self.drifts),
+            codebooks=np.stack(self.codebooks),
+            usage=usage,
+            distortion=distortion,
+            snapshots=tuple(
+                Snapshot(step, self.cloud.positions(self.drifts[step]), self.batches[step]) for step in shown
+            ),
+        )
+
+
+def kmeans_optimum(positions: Array, codes: int, restarts: int = 10) -> tuple[Array, float]:
+    """The best of several k-means runs (scikit-learn): codes ``(k, 2)`` and distortion."""
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):  # waiting for a second thread takes longer than these few points
+        fit = KMeans(codes, n_init=restarts, random_state=0).fit(positions)
+    return fit.cluster_centers_, float(fit.inertia_ / len(positions))
+
+
+class Row(NamedTuple):
+    """A line of the table: per seed, the codes used and the distortion over the k-means optimum, both at the end."""
+
+    demo: str
+    method: str
+    codes_used: Array
+    relative_distortion: Array
+
+
+def toy_table(
+    seeds: int | Sequence[int] = 5,
+    methods: Iterable[str] = PAPER_METHODS,
+    demos: Iterable[str] = DEMOS,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[Row]:
+    """Usage and distortion ÷ optimum of every method in every demo.
+
+    Args:
+        seeds: how many, from 0 on, or which.
+        methods, demos: names.
+        progress: told about every finished method.
+    """
+    chosen = range(seeds) if isinstance(seeds, int) else seeds
+    methods = [check_name("method", method, METHODS) for method in methods]
+    runs = [(check_name("demo", demo, DEMOS), seed) for demo in demos for seed in chosen]
+    rows = []
+    optima: dict[tuple[str, int], float] = {}
+    for method in methods:
+        trajectories = run_demos(runs, method)
+        progress(f"{method}: {len(runs)} runs")
+        for run, trajectory in zip(runs, trajectories, strict=True):
+            if run not in optima:
+                _, optima[run] = kmeans_optimum(trajectory.positions(-1), trajectory.codebooks.shape[1])
+        for demo in dict.fromkeys(demo for demo, _ in runs):
+            of_demo = [trajectory for trajectory in trajectories if trajectory.demo == demo]
+            used = [trajectory.codes_used for trajectory in of_demo]
+            relative = [trajectory.distortion[-1] / optima[demo, trajectory.seed] for trajectory in of_demo]
+            rows.append(Row(demo, method, np.array(used, dtype=np.float64), np.array(relative)))
+    return sorted(rows, key=lambda row: DEMOS.index(row.demo))
+
+
+def format_table(rows: Sequence[Row]) -> str:
+    """The table as Markdown: mean ± standard deviation over the seeds."""
+    lines = ["| demo | method | codes used of 16 | distortion ÷ k-means |", "|---|---|---|---|"]
+    for row in rows:
+        used, relative = row.codes_used, row.relative_distortion
+        lines.append(
+            f"| {row.demo} | {row.method} | {used.mean():.1f} ± {used.std():.1f} "
+            f"| {relative.mean():.2f} ± {relative.std():.2f} |"
+        )
+    return "\n".join(lines)
