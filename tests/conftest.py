@@ -4,6 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers share the cores
 
 QUIET = (
     "--no-sandbox",

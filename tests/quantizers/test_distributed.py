@@ -65,6 +65,7 @@ CASES = {
     "ns rank": Case(ns_rank, seeds_differ=True),
     "ns masked": Case(ns(), batches="masked"),
     "ns empty": Case(ns(), batches="empty"),
+    "ns uneven": Case(ns(), batches="uneven"),
     "ns ddp": Case(ns(), ddp=True, seeds_differ=True),
     "ns paper ddp": Case(ns_paper(10.0), ddp=True, seeds_differ=True),
     "ns paper ddp, d of the batch": Case(ns_paper("latents"), ddp=True, seeds_differ=True),
@@ -103,6 +104,8 @@ def batch(case, step, rank):
     generator = torch.Generator().manual_seed(1000 * step + rank)
     x = torch.randn(1, ROWS, DIM, generator=generator, dtype=torch.float64) + 0.05 * step
     mask = torch.ones(1, ROWS, dtype=torch.bool)
+    if case.batches == "uneven" and rank == 1:
+        x, mask = x.repeat(1, 4, 1) + torch.arange(4.0).repeat_interleave(ROWS)[:, None], mask.repeat(1, 4)
     if case.batches == "masked":
         mask = torch.rand(1, ROWS, generator=generator) < 0.7
         if (step, rank) in ((0, 0), (4, 1), (9, 0)):

@@ -33,8 +33,7 @@ def test_linear_attention_matches_its_quadratic_form() -> None:
     torch.manual_seed(0)
     layer = LinearAttention(8).double()
     x = torch.randn(20, 8, dtype=torch.float64)
-    q, k = np.split(x.numpy() @ layer.to_qk.weight.detach().numpy().T, 2, axis=1)
-    v = x.numpy() @ layer.to_v.weight.detach().numpy().T
+    q, k, v = (x.numpy() @ to.weight.detach().numpy().T for to in (layer.to_q, layer.to_k, layer.to_v))
 
     def feature(a: np.ndarray) -> np.ndarray:
         return np.where(a > 0, a + 1, np.exp(np.minimum(a, 0)))

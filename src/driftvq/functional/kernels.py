@@ -93,18 +93,19 @@ def _kernel_transfer_op(
         return nearest(x_nd, codebook_kd), _transfer_by_rank(x_nd, codebook_kd, values_nv, bandwidth, transferred_kv)
     scaled_nv, lifted_kv = _lift(x_nd, codebook_kd, bandwidth)
     indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
-    smallest = torch.finfo(x_nd.dtype).tiny * 1e7  # subnormal numbers make a matmul several times slower
+    # Exponentials below the smallest normal number would slow everything down several times.
+    lowest = 0.8 * math.log(torch.finfo(x_nd.dtype).tiny)
     buffer_bk = x_nd.new_empty(min(len(x_nd), block_rows(codes, x_nd.device)), codes)
     for rows in row_blocks(len(x_nd), codes, x_nd.device):
         logits_bk = torch.mm(scaled_nv[rows], lifted_kv.t(), out=buffer_bk[: rows.stop - rows.start])
-        torch.argmax(logits_bk, dim=1, out=indices_n[rows])
+        highest_b, indices_n[rows] = logits_bk.max(dim=1)
         if kernel == "gaussian":
-            weights_bk = logits_bk.exp_()
+            weights_bk = F.threshold(logits_bk, lowest, -torch.inf, inplace=True).exp_()
         else:
+            torch.maximum(logits_bk, highest_b[:, None] + lowest, out=logits_bk)
             weights_bk = torch.softmax(logits_bk, dim=1, out=logits_bk)
             if gain != 1.0:
                 weights_bk.mul_(gain).clamp_(max=1)
-        F.threshold(weights_bk, smallest, 0, inplace=True)
         weights_bk.scatter_(1, indices_n[rows, None], 0)
         transferred_kv.addmm_(weights_bk.t(), values_nv[rows])
     return indices_n, transferred_kv
@@ -133,7 +134,7 @@ def _transfer_by_rank(
         # Not every n-th: that would line up with the rows of an image.
         part = torch.randperm(latents, generator=torch.Generator().manual_seed(0))[:most].to(x_nd.device)
         x_nd, values_nv = x_nd[part], values_nv[part] * (latents / most)
-    for rows in row_blocks(len(x_nd), len(codebook_kd), x_nd.device):
+    for rows in row_blocks(len(x_nd), 4 * len(codebook_kd), x_nd.device):  # sorting needs room for distances and order
         dist_bk = torch.cdist(x_nd[rows], codebook_kd)  # ranks as their squares do
         weights_bk = rank_weights(dist_bk, bandwidth)
         weights_bk.scatter_(1, dist_bk.argmin(dim=1, keepdim=True), 0)

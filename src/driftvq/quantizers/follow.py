@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from driftvq.functional import Drift, DriftMoments, drift_moments, fit_drift
 from driftvq.quantizers.ema_vq import winner_moments
-from driftvq.quantizers.sync import sample_rows, sum_over_processes
+from driftvq.quantizers.sync import sample_rows, sum_over_processes, total_rows
 
 MIN_MEMORY = 10.0
 """Latents per code that a code's running mean remembers at least."""
@@ -57,7 +57,7 @@ class Follower(nn.Module):
         super().__init__()
         self.codebook_size = codebook_size
         self.register_buffer("mass", torch.full((codebook_size,), MIN_MEMORY))
-        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
         self.register_buffer("evidence", torch.zeros(2, 2))
         self.register_buffer("gain", torch.zeros(2))
         self.register_buffer("relocated", torch.zeros((), dtype=torch.int64))
@@ -92,7 +92,7 @@ class Follower(nn.Module):
     def _forget_(self, counts_k: Tensor, drift: Drift) -> None:
         """Age the memories by this batch, and take it in."""
         latents = counts_k.sum()
-        self.seen += latents
+        self.seen += latents.to(torch.int64)
         horizon = (MEMORY_SHARE * self.seen).clamp(min=MIN_MEMORY * self.codebook_size)
         kept = torch.exp(-latents / horizon)
         self.mass.mul_(kept).add_(counts_k)
@@ -104,7 +104,7 @@ class Follower(nn.Module):
         """Hand lost codes to latents that are badly served."""
         fair = self.mass.mean()
         lost_k = self.mass < LOST_SHARE * fair
-        most = max(1, int(RELOCATED_SHARE * len(z_nd)))
+        most = max(1, int(RELOCATED_SHARE * total_rows(z_nd)))
         rows_md, available = sample_rows(z_nd, error_n, most, step)
         order_k = lost_k.cumsum(dim=0)
         moved_k = lost_k & (order_k <= available)

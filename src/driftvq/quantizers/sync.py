@@ -36,11 +36,16 @@ def from_first_process(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def total_rows(x_nd: Tensor) -> int:
+    """Number of rows that all processes hold together."""
+    return len(x_nd) if world_size() == 1 else sum(_row_counts(x_nd))
+
+
 def gather_rows(x_nd: Tensor) -> Tensor:
     """All processes' rows, in the order of the processes; their numbers may differ."""
     if world_size() == 1:
         return x_nd
-    sizes = _row_counts(torch.tensor(len(x_nd), device=x_nd.device)).tolist()
+    sizes = _row_counts(x_nd)
     padded = x_nd.new_zeros(max(sizes), x_nd.shape[1])
     padded[: len(x_nd)] = x_nd
     parts = [torch.empty_like(padded) for _ in sizes]
@@ -56,7 +61,7 @@ def sample_rows(x_nd: Tensor, weight_n: Tensor, count: int, seed: Tensor) -> tup
     """
     before, total = 0, len(x_nd)
     if world_size() > 1:
-        sizes = _row_counts(torch.tensor(len(x_nd), device=x_nd.device)).tolist()
+        sizes = _row_counts(x_nd)
         before, total = sum(sizes[: dist.get_rank()]), sum(sizes)
     noise_n = seeded_gumbel(total, seed)[before : before + len(x_nd)]
     keys_n, rows_n = (weight_n.float().log() + noise_n).topk(min(count, len(x_nd)))
@@ -69,8 +74,10 @@ def sample_rows(x_nd: Tensor, weight_n: Tensor, count: int, seed: Tensor) -> tup
     return torch.cat([rows_md, rows_md.new_zeros(count - len(rows_md), x_nd.shape[1])]), drawn_m.sum()
 
 
-def _row_counts(count: Tensor) -> Tensor:
-    counts = torch.zeros(world_size(), dtype=torch.int64, device=count.device)
-    counts[dist.get_rank()] = count
+def _row_counts(x_nd: Tensor) -> list[int]:
+    """Number of rows of each process."""
+    counts = torch.zeros(world_size(), dtype=torch.int64, device=x_nd.device)
+    counts[dist.get_rank()] = len(x_nd)
     dist.all_reduce(counts)
-    return counts
+    sizes: list[int] = counts.tolist()
+    return sizes

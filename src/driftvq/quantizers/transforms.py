@@ -17,16 +17,16 @@ class LinearAttention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.to_qk = nn.Linear(width, 2 * width, bias=False)
+        self.to_q = nn.Linear(width, width, bias=False)
+        self.to_k = nn.Linear(width, width, bias=False)
         self.to_v = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width)
 
     def forward(self, x_kw: Tensor) -> Tensor:
-        q_kw, key_kw = F.elu(self.to_qk(x_kw)).add_(1).chunk(2, dim=1)
+        q_kw, key_kw = F.elu(self.to_q(x_kw)).add_(1), F.elu(self.to_k(x_kw)).add_(1)
         context_ww = (key_kw.t() @ x_kw) @ self.to_v.weight.t() @ self.out.weight.t()
         total_k1 = q_kw @ key_kw.sum(dim=0, keepdim=True).t()
-        mixed_kw: Tensor = (q_kw @ context_ww) / total_k1 + self.out.bias
-        return mixed_kw
+        return torch.addmm(self.out.bias, q_kw / total_k1, context_ww)
 
 
 class AttentionTransform(nn.Module):
@@ -67,7 +67,8 @@ class AttentionTransform(nn.Module):
         hidden_kh = F.gelu(self.mlp_in(self.mlp_norm(x_kw)))
         # out(x + mlp_out(hidden)), with the two linear maps of the hidden layer merged into one h × d matrix.
         merged_hd = self.mlp_out.weight.t() @ self.out.weight.t()
-        moved_kd: Tensor = self.out(x_kw + self.mlp_out.bias) + hidden_kh @ merged_hd
+        offset_d = self.out.bias + self.mlp_out.bias @ self.out.weight.t()
+        moved_kd: Tensor = torch.addmm(F.linear(x_kw, self.out.weight, offset_d), hidden_kh, merged_hd)
         return codebook_kd + moved_kd if self.residual else moved_kd
 
 
