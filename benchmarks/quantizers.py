@@ -1,6 +1,6 @@
 """Speed and memory of one training step of every quantizer, and of the search, against peers in the same run.
 
-python benchmarks/quantizers.py                  # all tables, ten minutes on two cores
+python benchmarks/quantizers.py                  # all tables, five minutes on two cores
 python benchmarks/quantizers.py --only search    # one of: step, search, large
 python benchmarks/quantizers.py --rounds 2       # faster, noisier
 """
@@ -179,7 +179,7 @@ def _verdict(value: float, most: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["step", "search", "large"], help="print one table instead of all")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of which the best counts (default 5)")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds of which the best counts (default 8)")
     parser.add_argument("--out", type=Path, help="also write the tables to this Markdown file")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     parser.add_argument("--shape", type=int, nargs=3, help=argparse.SUPPRESS)

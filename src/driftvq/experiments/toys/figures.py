@@ -182,5 +182,5 @@ def _figure(width: float, height: float) -> Figure:
 def _save(figure: Figure, path: Path, bottom: float = 0.04) -> Path:
     figure.tight_layout(rect=(0, bottom, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=90, pil_kwargs={"compress_level": 1})  # speckled pictures hardly compress
     return path
