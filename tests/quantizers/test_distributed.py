@@ -36,6 +36,13 @@ def ns(**options):
     return lambda: NSVQ(DIM, SIZE, rate=0.3, **options)
 
 
+def ns_with_lost_codes():
+    vq = NSVQ(DIM, SIZE, kmeans_init=False)
+    vq.codes[4:] += 1000
+    vq.follower.mass[4:] = 0
+    return vq
+
+
 def ns_rank():
     return NSVQ(DIM, SIZE, update="online", kernel="rank", bandwidth=2.0, relative=False, rate=0.3)
 
@@ -65,7 +72,7 @@ CASES = {
     "ns rank": Case(ns_rank, seeds_differ=True),
     "ns masked": Case(ns(), batches="masked"),
     "ns empty": Case(ns(), batches="empty"),
-    "ns uneven": Case(ns(), batches="uneven"),
+    "ns uneven": Case(ns_with_lost_codes, batches="uneven"),
     "ns ddp": Case(ns(), ddp=True, seeds_differ=True),
     "ns paper ddp": Case(ns_paper(10.0), ddp=True, seeds_differ=True),
     "ns paper ddp, d of the batch": Case(ns_paper("latents"), ddp=True, seeds_differ=True),
