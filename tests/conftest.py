@@ -1,6 +1,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,3 +42,12 @@ def browser() -> Iterator[Any]:
         chromium = playwright.chromium.launch(executable_path=executable, args=list(QUIET))
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def shared_data(pytestconfig: pytest.Config) -> Path:
+    """Images that are not part of the project: faces, and the example triple of the LPIPS authors."""
+    folder = pytestconfig.rootpath.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the images for experiments are not at ../shared/data")
+    return folder

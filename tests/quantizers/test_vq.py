@@ -72,7 +72,10 @@ def test_orthogonal_weight_adds_its_term() -> None:
     [
         ({"commitment_weight": -1}, "commitment_weight must lie between 0 and inf, got -1"),
         ({"kmeans_iters": 0}, "kmeans_iters must be a whole number of at least 1, got 0"),
-        ({"estimator": "strait_through"}, "did you mean 'straight_through'"),
+        (
+            {"estimator": "strait_through"},
+            "unknown estimator 'strait_through'; known, nearest first: straight_",
+        ),
         ({"codebook_dim": 0}, "codebook_dim must be a whole number of at least 1, got 0"),
     ],
 )

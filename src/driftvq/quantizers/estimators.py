@@ -4,7 +4,6 @@ Shape suffixes: n latents, k codes, d dimensions.
 """
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import ClassVar, Literal
 
 import torch
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import gumbel_softmax, masked_mse, modified_straight_through, rotate, straight_through
+from driftvq.names import check_name
 from driftvq.quantizers.sync import world_size
 
 
@@ -102,8 +102,4 @@ def make_estimator(estimator: str | Estimator) -> Estimator:
     """An estimator by name, or the given one."""
     if isinstance(estimator, Estimator):
         return estimator
-    if estimator not in ESTIMATORS:
-        near = get_close_matches(str(estimator), ESTIMATORS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"estimator must be one of {', '.join(map(repr, ESTIMATORS))}, got {estimator!r}{hint}")
-    return ESTIMATORS[estimator]()
+    return ESTIMATORS[check_name("estimator", str(estimator), ESTIMATORS)]()

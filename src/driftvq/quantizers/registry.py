@@ -1,9 +1,9 @@
 """Quantizers by name."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from driftvq.names import check_name
 from driftvq.quantizers.base import Quantizer
 
 QUANTIZERS: dict[str, type[Quantizer]] = {}
@@ -34,17 +34,9 @@ def make_quantizer(name: str, *, preset: str | None = None, **options: Any) -> Q
         preset: one of its named constructors; its defaults when None.
         options: arguments of the constructor.
     """
-    if name not in QUANTIZERS:
-        raise ValueError(_unknown("quantizer", name, QUANTIZERS))
+    check_name("quantizer", name, QUANTIZERS)
     if preset is None:
         return QUANTIZERS[name](**options)
-    if preset not in PRESETS[name]:
-        raise ValueError(_unknown(f"preset of {name}", preset, PRESETS[name]))
+    check_name(f"preset of {name}", preset, PRESETS[name])
     quantizer: Quantizer = getattr(QUANTIZERS[name], preset)(**options)
     return quantizer
-
-
-def _unknown(what: str, name: str, known: Any) -> str:
-    near = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {what} {name!r}; known: {', '.join(known) or 'none'}{hint}"

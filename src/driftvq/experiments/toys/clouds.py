@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftvq.experiments.toys.names import check_name
+from driftvq.names import check_name
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from driftvq.experiments.toys.names import check_name
+from driftvq.names import check_name
 from driftvq.quantizers import NSVQ, QUANTIZERS, Quantizer, TransVQ, make_quantizer
 
 Array = NDArray[np.float64]

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from driftvq.experiments.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Cloud, Indices, make_cloud
-from driftvq.experiments.toys.names import check_name
 from driftvq.experiments.toys.rules import METHODS, PAPER_METHODS, Learner, make_learners, squared_distances
+from driftvq.names import check_name
 
 Array = NDArray[np.float64]
 

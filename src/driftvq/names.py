@@ -9,5 +9,5 @@ def check_name(what: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
     if name not in names:
         near = sorted(names, key=lambda other: -SequenceMatcher(None, name.lower(), other).ratio())
-        raise ValueError(f"unknown {what} {name!r}; known, nearest first: {', '.join(near)}")
+        raise ValueError(f"unknown {what} {name!r}; known, nearest first: {', '.join(near) or 'none'}")
     return name

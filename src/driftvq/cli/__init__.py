@@ -1,0 +1,71 @@
+"""The ``driftvq`` command.
+
+A subcommand is a module of this package with ``configure(parser)``, which adds its arguments, and ``run(args)``.
+Nothing heavy is imported before a subcommand runs, so ``driftvq --help`` answers at once.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from driftvq.cli.arguments import say
+
+COMMANDS = {
+    "train": "train a tokenizer on your images, or on embedded photographs",
+    "evaluate": "measure a model: rFID, KID, LPIPS, SSIM, PSNR, usage",
+    "encode": "turn images into tokens",
+    "decode": "turn tokens into images",
+    "reconstruct": "see images as a model gives them back",
+    "inspect": "what is in this model, and is its codebook alive?",
+    "export": "write a model for other runtimes: ONNX, torch.export",
+    "push": "share a model on the Hugging Face hub",
+    "toys": "why codes die and what keeps them alive: the paper's toy demos",
+}
+"""Every subcommand and what it is for; the module of the same name does it."""
+
+EXAMPLES = """examples:
+  driftvq train                                       a first result on embedded photographs, in minutes
+  driftvq train --data photos/ --quantizer trans_vq --codebook-size 1024
+  driftvq evaluate runs/x --data photos/val
+  driftvq encode runs/x photos/ -o tokens/
+  driftvq toys                                        see codes die, and what keeps them alive
+
+Each command has its own --help.
+"""
+
+
+def make_parser(commands: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the command line, with the arguments of the given commands."""
+    parser = argparse.ArgumentParser(
+        prog="driftvq",
+        description="Vector quantization that survives a moving encoder.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, purpose in COMMANDS.items():
+        sub = subparsers.add_parser(
+            name,
+            help=purpose,
+            description=f"{purpose[0].upper()}{purpose[1:]}.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if name in commands:
+            import_module(f"driftvq.cli.{name}").configure(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; a wrong value is one line on stderr and exit code 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = make_parser(argv[:1]).parse_args(argv)
+    try:
+        import_module(f"driftvq.cli.{args.command}").run(args)
+    except (ValueError, OSError) as error:
+        say(f"driftvq {args.command}: error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        say(f"driftvq {args.command}: interrupted")
+        return 130
+    return 0

@@ -1,0 +1,61 @@
+"""``driftvq toys``: the paper's toy demos."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from driftvq.cli.arguments import say, whole
+
+EXAMPLES = """examples:
+  driftvq toys                                  all demos, the paper's three methods, figures in ./toys
+  driftvq toys --demo translation --method vanilla ns_vq
+  driftvq toys --table --seeds 5                usage and distortion of every method as Markdown
+  driftvq toys --play playground.html           a page to play with in the browser
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``driftvq toys``."""
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "--demo", nargs="+", metavar="NAME", help="translation, expansion, shrinking, split (default: all)"
+    )
+    parser.add_argument(
+        "--method",
+        nargs="+",
+        metavar="NAME",
+        help="vanilla, ns_vq_toy, trans_vq_toy (default: these), or any quantizer of the library with its defaults, "
+        "e.g. ns_vq, trans_vq, ema_vq, sim_vq",
+    )
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the figures (default: 0)")
+    parser.add_argument("--out", type=Path, default=Path("toys"), metavar="DIR", help="for figures (default: toys)")
+    parser.add_argument("--table", action="store_true", help="print the table instead of drawing")
+    parser.add_argument("--seeds", type=whole(1), default=5, metavar="N", help="seeds of the table (default: 5)")
+    parser.add_argument("--play", type=Path, metavar="FILE", help="write the playground, one HTML file, and stop")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Draw the toy demos, print their table or write the playground."""
+    from driftvq.experiments.toys.clouds import DEMOS
+    from driftvq.names import check_name
+
+    demos = [check_name("demo", demo, DEMOS) for demo in args.demo or DEMOS]
+    if args.play is not None:
+        from driftvq.experiments.toys.playground import write_playground
+
+        write_playground(args.play)
+        say(f"wrote {args.play}")
+        return
+    from driftvq.experiments.toys.rules import METHODS, PAPER_METHODS
+
+    methods = [check_name("method", method, METHODS) for method in args.method or PAPER_METHODS]
+    if args.table:
+        from driftvq.experiments.toys.run import format_table, toy_table
+
+        sys.stdout.write(format_table(toy_table(args.seeds, methods, demos, say)) + "\n")
+        return
+    try:
+        from driftvq.experiments.toys.gallery import draw_gallery
+    except ImportError as error:
+        raise ValueError(f"figures need the extra packages of driftvq[toys]: {error}") from error
+    draw_gallery(demos, methods, args.seed, args.out, say)
