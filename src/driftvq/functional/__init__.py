@@ -17,6 +17,7 @@ from driftvq.functional.sampling import seeded_gumbel
 from driftvq.functional.search import METRICS, Metric, highest_logit, nearest
 from driftvq.functional.soft import gumbel_softmax, soft_usage
 from driftvq.functional.usage import count_codes, dead_codes, perplexity, usage
+from driftvq.functional.winograd import winograd_conv3x3
 
 __all__ = [
     "KERNELS",
@@ -52,4 +53,5 @@ __all__ = [
     "spread_gradient",
     "straight_through",
     "usage",
+    "winograd_conv3x3",
 ]
