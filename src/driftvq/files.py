@@ -1,0 +1,62 @@
+"""Files that are either as they were or complete: written beside their place, flushed to the disk, then renamed."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+TEMPORARY_SUFFIX = ".part"
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary file to fill, which takes the place of ``path`` at the end; after an error nothing is left behind.
+
+    >>> with replacing("results.json") as temporary:
+    ...     temporary.write_text("{}")
+
+    Raises:
+        FileNotFoundError: the folder of ``path`` does not exist.
+        IsADirectoryError: ``path`` is a folder.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise IsADirectoryError(f"cannot write {path}: it is a folder")
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=TEMPORARY_SUFFIX, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _publish(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text file, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
+    return Path(path)
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    """Flush a file to the disk and give it its name, with the permissions that a new file would have."""
+    umask = os.umask(0)
+    os.umask(umask)
+    temporary.chmod(0o666 & ~umask)
+    _sync(temporary)
+    temporary.replace(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Make it durable, where the system can."""
+    with contextlib.suppress(PermissionError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
