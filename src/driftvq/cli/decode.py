@@ -1,0 +1,40 @@
+"""``driftvq decode``: tokens to images."""
+
+import argparse
+from pathlib import Path
+
+from driftvq.cli.arguments import say
+
+EXAMPLES = """examples:
+  driftvq decode runs/x tokens -o images
+
+Images are PNG files and keep the folders of their names. Tokens of another model are refused.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``driftvq decode``."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("model", metavar="MODEL", help="the model that made the tokens: a run, a folder or a hub id")
+    parser.add_argument("tokens", type=Path, metavar="TOKENS", help="a folder that `driftvq encode` made")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="folder to make for the images")
+    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Decode tokens."""
+    from driftvq.tokens.store import open_tokens
+
+    tokens = open_tokens(args.tokens)
+
+    from driftvq.tokens.decoding import RENAMED, decode_tokens
+    from driftvq.tokens.loading import load_model
+    from driftvq.tokens.progress import show_progress
+
+    model, _, _ = load_model(args.model, args.device)
+    with show_progress("decoding", len(tokens)) as progress:
+        renamed = decode_tokens(model, tokens, args.out, progress=progress)
+    say(f"wrote {len(tokens):,} images to {args.out}")
+    if renamed:
+        which = "one image could not have its" if renamed == 1 else f"{renamed:,} images could not have their"
+        say(f"{which} own name, listed in {args.out / RENAMED}")

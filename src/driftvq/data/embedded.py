@@ -1,0 +1,138 @@
+"""Photographs that scikit-image and scikit-learn install: something real to train on before any data is at hand."""
+
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from driftvq.data.images import Pixels, read_image
+
+PHOTOGRAPHS = {
+    "skimage": (
+        "data/astronaut.png",
+        "data/chelsea.png",
+        "data/coffee.png",
+        "data/hubble_deep_field.jpg",
+        "data/ihc.png",
+        "data/motorcycle_left.png",  # its right twin shows the same scene
+        "data/retina.jpg",
+        "data/rocket.jpg",
+    ),
+    "sklearn": ("datasets/images/china.jpg", "datasets/images/flower.jpg"),
+}
+"""Colour photographs that come with the packages themselves; those that need a download are not among them."""
+
+TRAIN_SHARE, VAL_SHARE = 0.75, 0.2
+"""Left and right part of each photograph's width; the strip between them belongs to neither."""
+
+LARGEST_SIDE = 800
+"""A photograph with a longer short side starts at half its size, so that none outweighs the others."""
+
+SCALES = (1, 2, 4)
+
+
+class Tile(NamedTuple):
+    """A square of one photograph: ``side`` pixels at (left, top) after shrinking the region by ``scale``."""
+
+    photograph: int
+    split: str
+    scale: int
+    left: int
+    top: int
+    side: int
+
+
+class EmbeddedSource:
+    """Tiles of the embedded photographs; training and validation tiles come from regions that share no pixel.
+
+    Args:
+        split: "train" (tiles overlap by half), "val" (they do not overlap) or "all".
+        size: side of the tiles. A region that is smaller gives smaller tiles, which the loader enlarges.
+    """
+
+    def __init__(self, split: str, size: int = 64) -> None:
+        if size < 1:
+            raise ValueError(f"the tile size must be at least 1; received {size}")
+        self.problems: list[tuple[str, str]] = []
+        self.photographs = find_photographs()
+        parts = ("train", "val") if split == "all" else (split,)
+        self.tiles = [
+            tile
+            for part in parts
+            for number, path in enumerate(self.photographs)
+            for tile in _tiles(number, _read(path).shape[:2], part, size)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.tiles)
+
+    def name(self, index: int) -> str:
+        """Photograph, split, scale and position, such as ``coffee_val_s2_x0000_y0064.png``."""
+        tile = self.tiles[index]
+        stem = self.photographs[tile.photograph].stem
+        return f"{stem}_{tile.split}_s{tile.scale}_x{tile.left:04d}_y{tile.top:04d}.png"
+
+    def read(self, index: int, min_side: int | None = None) -> Pixels:
+        """One tile ``(side, side, 3)``."""
+        tile = self.tiles[index]
+        region = _shrunk_region(self.photographs[tile.photograph], tile.split, tile.scale)
+        return region[tile.top : tile.top + tile.side, tile.left : tile.left + tile.side].copy()
+
+
+def find_photographs() -> list[Path]:
+    """The photographs on disk, found without importing the packages."""
+    found = []
+    for package, files in PHOTOGRAPHS.items():
+        spec = find_spec(package)
+        roots = (spec.submodule_search_locations or []) if spec else []
+        found += [Path(root) / file for root in roots for file in files if (Path(root) / file).is_file()]
+    if not found:
+        raise ValueError(
+            "without data given, photographs of scikit-image and scikit-learn are used, and neither is installed: "
+            'pip install "driftvq[tokenizer]"'
+        )
+    return found
+
+
+def region_columns(width: int, split: str) -> tuple[int, int]:
+    """First and last-but-one column of a split's region."""
+    return (0, int(width * TRAIN_SHARE)) if split == "train" else (width - int(width * VAL_SHARE), width)
+
+
+def _tiles(photograph: int, shape: tuple[int, ...], split: str, size: int) -> list[Tile]:
+    first, last = region_columns(shape[1], split)
+    tiles = []
+    scales = [scale for scale in SCALES if scale > 1 or min(shape) <= LARGEST_SIDE]
+    for scale in scales:
+        height, width = shape[0] // scale, (last - first) // scale
+        if scale > scales[0] and min(height, width) < size:
+            break
+        side = min(size, height, width)
+        stride = max(side // 2, 1) if split == "train" else side
+        tiles += [
+            Tile(photograph, split, scale, left, top, side)
+            for top in range(0, height - side + 1, stride)
+            for left in range(0, width - side + 1, stride)
+        ]
+    return tiles
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path) -> Pixels:
+    return read_image(path)
+
+
+@lru_cache(maxsize=64)
+def _shrunk_region(path: Path, split: str, scale: int) -> Pixels:
+    """A split's region, cut before it is shrunk (mean of squares): no filter reaches into the other region."""
+    photograph = _read(path)
+    first, last = region_columns(photograph.shape[1], split)
+    height, width = photograph.shape[0] // scale, (last - first) // scale
+    region = photograph[: height * scale, first : first + width * scale]
+    if scale == 1:
+        return region
+    squares = region.reshape(height, scale, width, scale, 3)
+    shrunk: Pixels = (squares.mean(axis=(1, 3)) + 0.5).astype(np.uint8)
+    return shrunk

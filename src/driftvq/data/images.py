@@ -1,0 +1,249 @@
+"""One image: from a file to uint8 RGB, to a square of the wanted size, and back into a file."""
+
+import os
+import stat
+from contextlib import ExitStack
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from driftvq.names import check_name
+
+Pixels = NDArray[np.uint8]
+
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".tif", ".tiff"}
+    | {".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2", ".j2k"}
+)
+"""File names that count as images."""
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000")
+"""What Pillow may try; its other readers include one that starts an external program (EPS)."""
+
+MAX_PIXELS = 178_956_970
+"""Pillow's own limit for an error; checked here from the header, so that no global setting is touched."""
+
+SMALL_FILE = 1 << 20
+
+CROPS = ("center", "random")
+
+_ORIENTATION_TAG = 0x0112
+_TURNS = (
+    "FLIP_LEFT_RIGHT",
+    "ROTATE_180",
+    "FLIP_TOP_BOTTOM",
+    "TRANSPOSE",
+    "ROTATE_270",
+    "TRANSVERSE",
+    "ROTATE_90",
+)
+"""What undoes the EXIF orientations 2 to 8."""
+
+
+class BadImageError(ValueError):
+    """An image that cannot be read; ``reason`` says why in a few words."""
+
+    def __init__(self, reason: str, where: str | None = None) -> None:
+        super().__init__(reason if where is None else f"cannot read {where}: {reason}")
+        self.reason = reason
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file name ends like an image's."""
+    return os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 (a Path costs ten times as much)
+
+
+def to_float(images: Tensor) -> Tensor:
+    """uint8 values 0..255 as float32 in [-1, 1], ``x / 127.5 - 1``."""
+    return images.to(torch.float32) / 127.5 - 1
+
+
+def to_uint8(images: Tensor) -> Tensor:
+    """Float values in [-1, 1] (clamped) as uint8, rounded: the inverse of :func:`to_float`."""
+    return ((images.to(torch.float32).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+
+
+def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = None) -> Pixels:
+    """Decode an image file, or its bytes, to uint8 RGB ``(h, w, 3)``.
+
+    EXIF orientation is applied, transparency laid over white, 16 bits scaled to 8, CMYK converted, and of an
+    animation the first frame taken. Colour profiles are not applied.
+
+    Args:
+        min_side: decode a JPEG at 1/2, 1/4 or 1/8 of its size as long as both sides stay at least this long: several
+            times faster when the image is shrunk afterwards anyway, at slightly other pixel values.
+
+    Raises:
+        BadImageError: the file is missing, empty, truncated, larger than 178 million pixels or no image.
+    """
+    where = None if isinstance(source, bytes) else os.fspath(source)
+    pillow = _pillow()
+    try:
+        with _open(source) as stream, pillow.open(stream, formats=_formats()) as image:
+            return _decode(pillow, image, min_side)
+    except BadImageError as error:
+        raise BadImageError(error.reason, where) from error
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+        raise BadImageError("more pixels than allowed", where) from error
+    except Exception as error:  # decoders raise almost anything on damaged input, from SyntaxError to struct.error
+        raise BadImageError(_reason(error), where) from error
+
+
+def fit_image(
+    image: Pixels, size: int, crop: str = "center", flip: bool = False, rng: np.random.Generator | None = None
+) -> Pixels:
+    """Scale the shorter side to ``size`` (Lanczos with antialiasing) and cut a square ``(size, size, 3)`` out.
+
+    Args:
+        crop: "center", or "random" along the longer side.
+        flip: mirror left and right with probability 1/2.
+        rng: needed by ``crop="random"`` and ``flip``; always gives two numbers, whatever the image's shape.
+    """
+    check_name("crop", crop, CROPS)
+    place, mirror = None, False
+    if crop == "random" or flip:
+        if rng is None:
+            raise ValueError("crop='random' and flip need rng, a numpy.random.Generator; received None")
+        draws = rng.random(2)
+        place = float(draws[0]) if crop == "random" else None
+        mirror = flip and bool(draws[1] < 0.5)
+    square = _cut_square(image, size, place)
+    return np.ascontiguousarray(square[:, ::-1]) if mirror else square
+
+
+def write_image(path: str | os.PathLike[str], image: Pixels) -> None:
+    """Write uint8 RGB ``(h, w, 3)`` as a PNG; a reader sees the whole file or none."""
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise ValueError(f"an image to write is uint8 (h, w, 3); received {image.dtype} {tuple(image.shape)}")
+    target = Path(path)
+    temporary = target.with_name(f".{uuid4().hex}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            _pillow().fromarray(np.ascontiguousarray(image)).save(file, format="PNG")
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ValueError('images are read with Pillow: pip install "driftvq[tokenizer]"') from error
+    return Image
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Those of FORMATS that the installed Pillow was built with."""
+    pillow = _pillow()
+    pillow.init()
+    return tuple(name for name in FORMATS if name in pillow.OPEN)
+
+
+def _open(source: str | os.PathLike[str] | bytes) -> IO[bytes]:
+    """A stream of regular data that is not empty; a small file is read in one go, as Pillow reads it in many bits."""
+    if isinstance(source, bytes):
+        if not source:
+            raise BadImageError("empty (0 bytes)")
+        return BytesIO(source)
+    with ExitStack() as on_error:
+        file = on_error.enter_context(open(source, "rb", opener=_open_at_once))
+        info = os.fstat(file.fileno())
+        if not stat.S_ISREG(info.st_mode):
+            raise BadImageError("a pipe or device, not a file")
+        if info.st_size == 0:
+            raise BadImageError("empty (0 bytes)")
+        if info.st_size <= SMALL_FILE:
+            return BytesIO(file.read())
+        on_error.pop_all()
+        return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for somebody to write into a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, IsADirectoryError):
+        return "a folder, not a file"
+    if type(error).__name__ == "UnidentifiedImageError":
+        return "not an image, or of an unsupported format"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise BadImageError(f"{width} x {height} is more than {MAX_PIXELS:,} pixels")
+    drafted = None if min_side is None else image.draft(None, (min_side, min_side))
+    image.load()
+    if drafted is not None:  # sides that the factor does not divide end in a pixel that is partly made up
+        image = _without_margin(image, int(drafted[1][2]), int(drafted[1][3]))
+    orientation = _orientation(image)
+    if 2 <= orientation <= 8:
+        image = image.transpose(getattr(pillow.Transpose, _TURNS[orientation - 2]))
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        return _from_16_bits(np.asarray(image))
+    if image.mode == "F":
+        raise BadImageError("floating-point pixels, whose range is not known")
+    if _has_transparency(image):
+        image = image.convert("RGBA")
+        white = pillow.new("RGBA", image.size, "white")
+        image = pillow.alpha_composite(white, image)
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _without_margin(image: Any, width: int, height: int) -> Any:
+    return image if image.size == (width, height) else image.crop((0, 0, width, height))
+
+
+def _has_transparency(image: Any) -> bool:
+    if image.mode == "P" and image.palette.mode.endswith("A"):
+        return True
+    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
+
+
+def _orientation(image: Any) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:  # damaged metadata, which says nothing about the pixels
+        return 1
+
+
+def _from_16_bits(gray: NDArray[Any]) -> Pixels:
+    low, high = int(gray.min()), int(gray.max())
+    if low < 0 or high > 65535:
+        raise BadImageError(f"integer pixels from {low} to {high}, outside 0..65535")
+    scaled = ((gray.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    return np.repeat(scaled[:, :, None], 3, axis=2)
+
+
+def _cut_square(image: Pixels, size: int, place: float | None) -> Pixels:
+    """The square at ``place`` (0 to below 1; None is the centre) of the longer side.
+
+    Only the square's own part is scaled, so that a long thin strip stays cheap.
+    """
+    height, width = image.shape[:2]
+    short, long = min(height, width), max(height, width)
+    scaled_long = max(size, round(long * size / short))
+    offset = (scaled_long - size) // 2 if place is None else int(place * (scaled_long - size + 1))
+    if short == size:
+        part = slice(offset, offset + size)
+        return np.ascontiguousarray(image[:, part] if width == long else image[part])
+    start, end = offset * long / scaled_long, (offset + size) * long / scaled_long
+    box = (start, 0, end, height) if width == long else (0, start, width, end)
+    pillow = _pillow()
+    resized = pillow.fromarray(image).resize((size, size), pillow.Resampling.LANCZOS, box=box)
+    return np.array(resized)

@@ -1,0 +1,229 @@
+"""Batches of images: the batch of a step is a pure function of the seed and the step."""
+
+import itertools
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from driftvq.data.images import CROPS, BadImageError, Pixels
+from driftvq.data.rows import EvalRows, Part, TrainRows
+from driftvq.data.sources import ImageSource
+from driftvq.names import check_name
+
+
+class ImageBatch(NamedTuple):
+    """uint8 images ``(b, 3, h, w)``, their names, and what could not be read, each once, as (name, reason)."""
+
+    images: Tensor
+    names: list[str]
+    skipped: list[tuple[str, str]]
+
+
+class Batches:
+    """Batches that can be iterated over again and again; ``close`` ends the worker processes."""
+
+    def __init__(
+        self, parts: Dataset[Part], keys: Iterable[int], workers: int, finish: Callable[[Iterator[Part]], Any]
+    ) -> None:
+        if workers < 0:
+            raise ValueError(f"workers must be 0 or more; received {workers}")
+        self._parts, self._keys, self._workers, self._finish = parts, keys, workers, finish
+        self._open: list[Any] = []
+
+    def __iter__(self) -> Iterator[ImageBatch]:
+        # Own generator: DataLoader would draw from torch's global one and change every random number after it.
+        loader: DataLoader[Part] = DataLoader(
+            self._parts,
+            batch_size=None,
+            sampler=self._keys,
+            num_workers=self._workers,
+            collate_fn=_unchanged,
+            worker_init_fn=_start_worker,
+            generator=torch.Generator(),
+        )
+        iterator = iter(loader)
+        self._open.append(iterator)
+        try:
+            for batch in self._finish(iterator):
+                yield batch
+                if iterator not in self._open:  # closed meanwhile: to ask again would wait for ever
+                    return
+        finally:
+            self._end(iterator)
+
+    def __enter__(self) -> "Batches":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all worker processes; iterating again starts new ones."""
+        for iterator in list(self._open):
+            self._end(iterator)
+
+    def _end(self, iterator: Any) -> None:
+        with suppress(ValueError):
+            self._open.remove(iterator)
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+
+
+def train_batches(
+    source: ImageSource,
+    *,
+    size: int,
+    batch_size: int,
+    seed: int,
+    start_step: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 0,
+    crop: str = "random",
+    flip: bool = True,
+    strict: bool = False,
+) -> Batches:
+    """Endless batches from ``start_step`` on, a new order each epoch.
+
+    The images of step s do not depend on ``start_step`` or ``workers``, and ranks share out the rows of one global
+    batch of ``batch_size * world_size``. An unreadable image is replaced by the next readable one of the order.
+
+    Args:
+        batch_size: images of one rank.
+        start_step: the first step, so that a resumed run continues where it was.
+        workers: processes that read ahead; 0 reads in this one.
+        strict: an unreadable image is an error.
+
+    Raises:
+        BadImageError: while iterating, when no image can be read, or 1,000 in a row cannot.
+    """
+    check_name("crop", crop, CROPS)
+    _check_counts(source, size=size, batch_size=batch_size, rank=rank, world_size=world_size)
+    if start_step < 0:
+        raise ValueError(f"start_step must be 0 or more; received {start_step}")
+    rows = TrainRows(source, size, batch_size, seed, rank, world_size, crop, flip, strict)
+    return Batches(rows, _From(start_step), workers, lambda parts: _train(parts, source.problems, strict))
+
+
+def eval_batches(
+    source: ImageSource,
+    *,
+    size: int | None,
+    batch_size: int,
+    limit: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 0,
+    strict: bool = False,
+) -> Batches:
+    """Every image once, in order, the centre square; unreadable ones are left out and reported.
+
+    Args:
+        size: side of the images; None keeps each image's own size, and a batch then ends where the size changes.
+        limit: at most so many images, evenly spaced over the source, so that a sorted one is still represented.
+        rank: this process takes images rank, rank + world_size, ...; maybe none, if there are fewer images than ranks.
+        strict: an unreadable image is an error.
+
+    Raises:
+        BadImageError: while iterating, when no image can be read.
+    """
+    _check_counts(source, size=size, batch_size=batch_size, rank=rank, world_size=world_size)
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, or None for all; received {limit}")
+    count = len(source) if limit is None else min(limit, len(source))
+    indices = (np.arange(count, dtype=np.int64) * len(source) // count)[rank::world_size]
+    chunk = batch_size if size is not None else 1
+    rows = EvalRows(source, size, indices, chunk, strict)
+    return Batches(
+        rows,
+        range(-(-len(indices) // chunk)),
+        workers,
+        lambda parts: _rebatch(parts, batch_size, source.problems, strict, world_size == 1),
+    )
+
+
+class _From:
+    """Endless step numbers."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count(self._start)
+
+
+def _train(parts: Iterator[Part], problems: list[tuple[str, str]], strict: bool) -> Iterator[ImageBatch]:
+    """Whole batches; what was skipped is reported the first time only."""
+    fresh = list(problems)
+    _refuse(fresh, strict)
+    seen = {name for name, _ in fresh}
+    for part in parts:
+        if part.error is not None:
+            raise BadImageError(part.error)
+        for name, reason in part.skipped:
+            if name not in seen:
+                seen.add(name)
+                fresh.append((name, reason))
+        yield _batch(part.images, part.names, fresh)
+        fresh = []
+
+
+def _rebatch(
+    parts: Iterator[Part], batch_size: int, problems: list[tuple[str, str]], strict: bool, all_mine: bool
+) -> Iterator[ImageBatch]:
+    """Full batches in spite of skipped images; the last one carries what was skipped after it."""
+    skipped = list(problems)
+    _refuse(skipped, strict)
+    images: list[Pixels] = []
+    names: list[str] = []
+    for part in parts:
+        if part.error is not None:
+            raise BadImageError(part.error)
+        skipped += part.skipped
+        for image, name in zip(part.images, part.names, strict=True):
+            if images and (len(images) == batch_size or images[0].shape != image.shape):
+                yield _batch(images, names, skipped)
+                images, names, skipped = [], [], []
+            images.append(image)
+            names.append(name)
+    if images:
+        yield _batch(images, names, skipped)
+    elif all_mine and skipped:
+        name, reason = skipped[0]
+        raise BadImageError(f"none of the images can be read; the first one, {name}: {reason}")
+
+
+def _batch(images: list[Pixels], names: list[str], skipped: list[tuple[str, str]]) -> ImageBatch:
+    stacked = np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))
+    return ImageBatch(torch.from_numpy(stacked), names, skipped)
+
+
+def _refuse(problems: list[tuple[str, str]], strict: bool) -> None:
+    if strict and problems:
+        raise BadImageError(f"cannot read {problems[0][0]}: {problems[0][1]}")
+
+
+def _check_counts(source: ImageSource, *, size: int | None, batch_size: int, rank: int, world_size: int) -> None:
+    if not len(source):
+        raise ValueError("the source has no images")
+    for what, value in (("size", size), ("batch_size", batch_size), ("world_size", world_size)):
+        if value is not None and value < 1:
+            raise ValueError(f"{what} must be at least 1; received {value}")
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be from 0 to {world_size - 1}; received {rank}")
+
+
+def _unchanged(part: Any) -> Any:
+    return part
+
+
+def _start_worker(_: int) -> None:
+    """Leave Ctrl-C to the main process, which saves and then ends the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)

@@ -1,0 +1,101 @@
+"""What one worker reads at a time: the rows of a training step, or a run of images in order."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from driftvq.data.images import BadImageError, Pixels, fit_image
+from driftvq.data.order import Order
+from driftvq.data.sources import ImageSource
+
+MAX_TRIES = 1000
+"""So many unreadable images in a row end the training: the data is broken, and trying on would look like a hang."""
+
+REDUCING_GAP = 2
+"""Large JPEGs are decoded at a reduced size, but at least so many times the wanted one: the last step is Lanczos."""
+
+
+class Part(NamedTuple):
+    """What a worker hands over; plain arrays, since tensors would need shared memory, which containers lack.
+
+    ``error`` ends the iteration; as a text, because an exception from another process arrives as a page of traceback.
+    """
+
+    images: list[Pixels]
+    names: list[str]
+    skipped: list[tuple[str, str]]
+    error: str | None = None
+
+
+class TrainRows(Dataset[Part]):
+    """The rows of one rank at a step."""
+
+    def __init__(
+        self,
+        source: ImageSource,
+        size: int,
+        batch_size: int,
+        seed: int,
+        rank: int,
+        world_size: int,
+        crop: str,
+        flip: bool,
+        strict: bool,
+    ) -> None:
+        self._source, self._size, self._seed, self._strict = source, size, seed, strict
+        self._batch_size, self._rank, self._world_size = batch_size, rank, world_size
+        self._crop, self._flip = crop, flip
+        self._order = Order(len(source), seed, getattr(source, "block_ends", None))
+
+    def __getitem__(self, step: int) -> Part:
+        part = Part([], [], [])
+        for position in self._order.positions(step, self._batch_size, self._rank, self._world_size):
+            error = self._add(part, position)
+            if error is not None:
+                return part._replace(error=error)
+        return part
+
+    def _add(self, part: Part, position: int) -> str | None:
+        """Add the image at a position of the endless order, or the next that can be read; return what is wrong."""
+        tries = min(len(self._source), MAX_TRIES)
+        reason = ""
+        for index in self._order.candidates(position, tries):
+            try:
+                image = self._source.read(index, REDUCING_GAP * self._size)
+            except BadImageError as bad:
+                name, reason = self._source.name(index), bad.reason
+                part.skipped.append((name, reason))
+                if self._strict:
+                    return f"cannot read {name}: {reason}"
+                continue
+            rng = np.random.default_rng((self._seed, position))
+            part.images.append(fit_image(image, self._size, self._crop, self._flip, rng))
+            part.names.append(self._source.name(index))
+            return None
+        return f"{tries} images in a row cannot be read, the last one, {name}: {reason}"
+
+
+class EvalRows(Dataset[Part]):
+    """A run of consecutive images."""
+
+    def __init__(
+        self, source: ImageSource, size: int | None, indices: NDArray[np.int64], chunk: int, strict: bool
+    ) -> None:
+        self._source, self._size, self._indices, self._chunk, self._strict = source, size, indices, chunk, strict
+
+    def __getitem__(self, number: int) -> Part:
+        part = Part([], [], [])
+        for index in self._indices[number * self._chunk : (number + 1) * self._chunk].tolist():
+            name = self._source.name(index)
+            try:
+                image = self._source.read(index)
+            except BadImageError as bad:
+                if self._strict:
+                    return part._replace(error=f"cannot read {name}: {bad.reason}")
+                part.skipped.append((name, bad.reason))
+                continue
+            part.images.append(image if self._size is None else fit_image(image, self._size))
+            part.names.append(name)
+        return part

@@ -1,0 +1,170 @@
+"""Images in WebDataset tar shards, indexed once so that any of them can be read at any time.
+
+The samples are read by their offsets, not through the webdataset package: its pipelines are streams, whose order
+depends on the number of workers, whose position cannot be resumed without reading up to it, and which leave workers
+without data when there are fewer shards than workers. With an index each rank and each worker reads exactly its own
+samples, however many shards there are, and the length of an epoch is known.
+"""
+
+import os
+import re
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS
+from driftvq.data.images import SUFFIXES, BadImageError, Pixels, is_image_name, read_image
+from driftvq.data.packed import PackedNames, split_rows
+from driftvq.data.progress import counted
+from driftvq.data.tar_index import Member, TarError, tar_members
+
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+LARGEST_IMAGE = 1 << 30
+"""In bytes; a member is read at once, and a sparse file may claim any size."""
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+class ShardSource:
+    """The images of tar shards: of each sample (members that differ after the first dot) the image.
+
+    Args:
+        shards: tar files, uncompressed.
+        split: "train", "val" or "all"; samples are held out one by one, by a hash of their names.
+    """
+
+    def __init__(self, shards: list[Path], split: str, val_share: float, seed: int) -> None:
+        self.shards = shards
+        self.problems: list[tuple[str, str]] = []
+        common = Path(os.path.commonpath([shard.parent for shard in shards]))
+        self._shard_names = [shard.relative_to(common).as_posix() for shard in shards]
+        self._shard_of, self._offsets, self._sizes = array("I"), array("Q"), array("Q")
+        self._names = PackedNames(counted(self._scan(), "images found in shards"))
+        if not len(self._names):
+            trouble = f" ({self.problems[0][0]}: {self.problems[0][1]})" if self.problems else ""
+            raise ValueError(
+                f"no images in {len(shards)} shards such as {shards[0]}{trouble}; "
+                f"looked for {', '.join(sorted(SUFFIXES))}"
+            )
+        self._rows = split_rows(self._names, split, val_share, seed, str(shards[0]))
+        of_rows = np.asarray(self._shard_of)[self._rows]
+        self.block_ends = np.searchsorted(of_rows, np.arange(len(shards)), side="right").astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def name(self, index: int) -> str:
+        """Shard and member, such as ``train-000.tar/0001.jpg``."""
+        return self._names[int(self._rows[index])].decode("utf-8", "backslashreplace")
+
+    def read(self, index: int, min_side: int | None = None) -> Pixels:
+        """Decode one sample's image."""
+        row = int(self._rows[index])
+        size = self._sizes[row]
+        if size > LARGEST_IMAGE:
+            raise BadImageError(f"{size:,} bytes, more than {LARGEST_IMAGE:,}", self.name(index))
+        try:
+            with self.shards[self._shard_of[row]].open("rb") as file:
+                file.seek(self._offsets[row])
+                data = file.read(size)
+        except OSError as error:
+            raise BadImageError(f"the shard cannot be read: {error.strerror}", self.name(index)) from error
+        if len(data) < size:
+            raise BadImageError("the shard ends before this image does", self.name(index))
+        return read_image(data, min_side)
+
+    def _scan(self) -> Iterator[bytes]:
+        """Note where each image lies and yield its name; what is wrong with a shard becomes a problem."""
+        for number, shard in enumerate(self.shards):
+            before, damage = len(self._offsets), ""
+            try:
+                for member in _one_per_key(shard):
+                    self._shard_of.append(number)
+                    self._offsets.append(member.offset)
+                    self._sizes.append(member.size)
+                    yield os.fsencode(self._shard_names[number]) + b"/" + member.name
+            except TarError as error:
+                damage = str(error)
+            except OSError as error:
+                damage = error.strerror or str(error)
+            count = len(self._offsets) - before
+            if damage or not count:
+                text = f"{damage}; {count:,} images before that are used" if count else damage or "no images in it"
+                self.problems.append((self._shard_names[number], text))
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """``x-{000..002}.tar`` and ``x-{a,b}.tar`` written out; zeros in front keep the width."""
+    found = _BRACES.search(pattern)
+    if found is None:
+        return [pattern]
+    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", found[1])
+    if numbers is None:
+        choices = found[1].split(",")
+    else:
+        first, last = int(numbers[1]), int(numbers[2])
+        if last < first:
+            raise ValueError(f"the range {found[0]} in {pattern} runs backwards")
+        choices = [str(number).zfill(len(numbers[1])) for number in range(first, last + 1)]
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [whole for choice in choices for whole in expand_braces(before + choice + after)]
+
+
+def open_pattern(pattern: str, split: str, val_share: float, seed: int) -> ShardSource:
+    """The shards of a brace pattern, or a single one; all of them have to exist."""
+    shards = [Path(name).expanduser() for name in expand_braces(pattern)]
+    missing = [shard for shard in shards if not shard.is_file()]
+    if missing:
+        raise ValueError(f"{len(missing)} of {len(shards)} shards of {pattern} do not exist, the first is {missing[0]}")
+    return ShardSource(shards, split, val_share, seed)
+
+
+def refuse_compressed(path: Path) -> None:
+    """Say why a compressed archive cannot be used."""
+    if path.name.lower().endswith(COMPRESSED):
+        raise ValueError(f"{path} is compressed, so that no image in it can be found by its offset; unpack it to .tar")
+
+
+def find_shards(folder: Path, split: str) -> list[Path]:
+    """The tar files of a folder that has neither images nor folders; for "all" also those in its train/ and val/."""
+    inner = [folder / name for name in (*TRAIN_FOLDERS, *VAL_FOLDERS)] if split == "all" else []
+    return sorted(shard for place in (folder, *inner) if place.is_dir() for shard in _tars(place))
+
+
+def _tars(folder: Path) -> list[Path]:
+    tars = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if is_image_name(entry.name) or entry.is_dir():
+                return []
+            if entry.name.lower().endswith(".tar"):
+                tars.append(folder / entry.name)
+    return tars
+
+
+def _one_per_key(shard: Path) -> Iterator[Member]:
+    """Of neighbours with one key the image whose extension is plain: ``7.jpg`` rather than ``7.mask.png``."""
+    held, held_key, held_plain = None, b"", False
+    damage: TarError | None = None
+    try:
+        for member in tar_members(shard):
+            folder, _, base = member.name.rpartition(b"/")
+            stem, _, extension = base.partition(b".")
+            if not stem or not is_image_name(os.fsdecode(base)):
+                continue
+            key, plain = folder + b"/" + stem, b"." not in extension
+            if held is not None and key != held_key:
+                yield held
+            if held is None or key != held_key or (plain and not held_plain):
+                held, held_key, held_plain = member, key, plain
+    except TarError as error:
+        damage = error
+    if held is not None:
+        yield held
+    if damage is not None:
+        raise damage

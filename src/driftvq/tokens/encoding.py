@@ -1,0 +1,104 @@
+"""Images to tokens."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from driftvq.data.images import BadImageError, to_float
+from driftvq.data.loader import ImageBatch, eval_batches
+from driftvq.data.sources import ImageSource
+from driftvq.models.vqvae import VQVAE
+from driftvq.tokens.coding import counter, repeatable, token_model, too_small
+from driftvq.tokens.progress import Progress
+from driftvq.tokens.resuming import remaining_images
+from driftvq.tokens.store import Tokens, open_tokens
+from driftvq.tokens.writer import TokenWriter
+
+
+def encode_images(
+    model: VQVAE,
+    batches: Iterable[ImageBatch],
+    out: str | Path,
+    *,
+    settings: dict[str, Any] | None = None,
+    overwrite: bool = False,
+    strict: bool = False,
+    progress: Progress | None = None,
+) -> Tokens:
+    """Write the tokens of images; memory does not grow with their number.
+
+    Args:
+        model: that encodes.
+        batches: e.g. of :func:`driftvq.data.eval_batches`; images of one batch have one size.
+        out: the token folder to make.
+        settings: JSON values to keep in its index.
+        overwrite: replace an existing token folder.
+        strict: an image too small for the model is an error; else it is skipped.
+        progress: see :data:`driftvq.tokens.progress.Progress`.
+    """
+    with TokenWriter(out, token_model(model), settings, overwrite=overwrite) as writer:
+        _encode(model, batches, writer, strict, counter(progress), frozenset())
+        return open_tokens(writer.finish())
+
+
+def encode_source(
+    model: VQVAE,
+    source: ImageSource,
+    out: str | Path,
+    *,
+    size: int | None = None,
+    batch_size: int = 1,
+    workers: int = 0,
+    strict: bool = False,
+    settings: dict[str, Any] | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Tokens:
+    """Write the tokens of all images of a source; can be interrupted and resumed.
+
+    Args:
+        model, out, settings, overwrite, strict, progress: see :func:`encode_images`.
+        source: see :func:`driftvq.data.open_source`.
+        size: side of the centre square that each image is fitted to; None keeps the images' own sizes.
+        batch_size: images of equal size per call of the model.
+        workers: processes that read ahead.
+        resume: go on with an interrupted run, which must have had the same model, settings, size and batch size.
+    """
+    settings = {**(settings or {}), "size": size, "batch_size": batch_size, "images_found": len(source)}
+    with TokenWriter(out, token_model(model), settings, overwrite=overwrite, resume=resume) as writer:
+        if not writer.index.complete:  # else it was killed just before the folder got its name
+            rest, known = remaining_images(source, writer)
+            if len(rest):
+                with eval_batches(rest, size=size, batch_size=batch_size, workers=workers, strict=strict) as batches:
+                    _encode(model, batches, writer, strict, counter(progress, rest.start), known)
+        return open_tokens(writer.finish())
+
+
+def _encode(
+    model: VQVAE,
+    batches: Iterable[ImageBatch],
+    writer: TokenWriter,
+    strict: bool,
+    count: Callable[[int], None],
+    known: frozenset[str],
+) -> None:
+    """Encode and write; ``known`` are names that were skipped, and listed, before an interruption."""
+    device = next(model.parameters()).device
+    with repeatable():
+        for images, names, skipped in batches:
+            height, width = images.shape[2:]
+            skipped = [(name, reason) for name, reason in skipped if name not in known]
+            done = len(names) + len(skipped)
+            reason = too_small(images, model)
+            if reason is not None:
+                if strict:
+                    raise BadImageError(f"cannot encode {names[0]}: {reason}")
+                skipped += [(name, reason) for name in names if name not in known]
+                writer.write(np.empty(0), [], (height, width), skipped)
+            else:
+                indices = model.encode(to_float(images.to(device)))
+                writer.write(indices.cpu().numpy(), names, (height, width), skipped)
+            count(done)

@@ -1,0 +1,132 @@
+"""``index.json`` of a token folder: what the arrays beside it are, and which model made them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from driftvq.models.files import write_atomically
+
+INDEX, TOKENS, SHAPES, OFFSETS = "index.json", "tokens.npy", "shapes.npy", "offsets.npy"
+SIZES, BATCHES, NAMES, SKIPPED = "sizes.npy", "batches.npy", "names.jsonl", "skipped.txt"
+
+FORMAT = "driftvq-tokens"
+FORMAT_VERSION = 1
+MAX_INDEX_BYTES = 2**20
+DTYPES = ("uint8", "uint16", "uint32")
+
+
+def token_dtype(codebook_size: int) -> str:
+    """The smallest unsigned type that holds the indices 0 to ``codebook_size - 1``."""
+    for dtype, bits in zip(DTYPES, (8, 16, 32), strict=True):
+        if 1 <= codebook_size <= 2**bits:
+            return dtype
+    raise ValueError(f"codebook_size must lie between 1 and {2**32}, got {codebook_size!r}")
+
+
+@dataclass(frozen=True)
+class TokenModel:
+    """What a token folder says of the model that made it.
+
+    Args:
+        model_hash: see :func:`driftvq.models.hashing.model_hash`.
+        codebook_size: K; indices are below it.
+        downscale: pixels a side that one position stands for.
+        indices_per_position: size of the tokens' last dimension, or 0 for one index and no such dimension.
+    """
+
+    model_hash: str
+    codebook_size: int
+    downscale: int
+    indices_per_position: int = 0
+
+    @property
+    def dtype(self) -> str:
+        """The type of the tokens."""
+        return token_dtype(self.codebook_size)
+
+
+@dataclass
+class TokenIndex:
+    """The content of ``index.json``.
+
+    Args:
+        model: of the tokens.
+        settings: of the encoding; free for the caller, and compared when an interrupted run is resumed.
+        n: images so far; in a complete folder, all.
+        skipped: images that could not be read.
+        batches: calls of the model.
+        shape: of every image's tokens, or None when they differ: then ``tokens.npy`` is flat.
+        size: height and width of every image, or None when they differ.
+        name_bytes, skipped_bytes: lengths of the text files that belong to ``n`` and ``skipped``.
+        complete: False while the images are being encoded.
+    """
+
+    model: TokenModel
+    settings: dict[str, Any] = field(default_factory=dict)
+    n: int = 0
+    tokens: int = 0
+    skipped: int = 0
+    batches: int = 0
+    shape: tuple[int, ...] | None = None
+    size: tuple[int, int] | None = None
+    name_bytes: int = 0
+    skipped_bytes: int = 0
+    complete: bool = False
+
+    def write(self, folder: Path) -> None:
+        """Replace the folder's index in one step."""
+        values = asdict(self)
+        model = values.pop("model")
+        content = {"format": FORMAT, "version": FORMAT_VERSION, **model, "dtype": self.model.dtype, **values}
+        text = json.dumps(content, indent=2) + "\n"
+        write_atomically(folder / INDEX, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def read_index(folder: Path) -> TokenIndex:
+    """The checked index of a token folder, complete or not."""
+    path = folder / INDEX
+    if not path.is_file():
+        raise ValueError(f"{folder} is not a token folder: no {INDEX} in it")
+    if path.stat().st_size > MAX_INDEX_BYTES:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes, at most {MAX_INDEX_BYTES} are expected")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise ValueError(f"{path} is not the index of a token folder: its format must be {FORMAT!r}")
+    version = values.get("version")
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+        raise ValueError(
+            f"{folder} has tokens of format version {version!r}; this driftvq reads up to {FORMAT_VERSION}: update it"
+        )
+    try:
+        return _parse(values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _parse(values: Mapping[str, Any]) -> TokenIndex:
+    model = TokenModel(**{entry.name: values[entry.name] for entry in fields(TokenModel)})
+    rest = {entry.name: values[entry.name] for entry in fields(TokenIndex) if entry.name != "model"}
+    counts = ("n", "tokens", "skipped", "batches", "name_bytes", "skipped_bytes")
+    numbers = [rest[name] for name in counts] + [model.codebook_size, model.downscale, model.indices_per_position]
+    if not all(type(number) is int and number >= 0 for number in numbers) or model.downscale < 1:
+        raise ValueError(f"counts must be whole numbers, got {numbers}")
+    if not isinstance(model.model_hash, str) or not isinstance(rest["settings"], dict):
+        raise ValueError("model_hash must be text and settings an object")
+    if values["dtype"] != model.dtype:
+        raise ValueError(f"dtype must be {model.dtype} for {model.codebook_size} codes, got {values['dtype']!r}")
+    rest["shape"] = _sides(rest["shape"], 3 if model.indices_per_position else 2)
+    rest["size"] = _sides(rest["size"], 2)
+    return TokenIndex(model, **rest)
+
+
+def _sides(value: Any, count: int) -> Any:
+    if value is None:
+        return None
+    if len(value) != count or not all(type(side) is int and side >= 1 for side in value):
+        raise ValueError(f"expected {count} sizes of at least 1, got {value!r}")
+    return tuple(value)

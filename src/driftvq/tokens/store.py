@@ -1,0 +1,110 @@
+"""Reads a token folder: memory-mapped, with numpy alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from driftvq.tokens.arrays import BLOCK_ROWS, Array, open_array
+from driftvq.tokens.index import BATCHES, NAMES, OFFSETS, SHAPES, SIZES, TOKENS, TokenIndex, read_index
+from driftvq.tokens.writer import read_names
+
+
+class Tokens:
+    """The tokens of a set of images; nothing is read before it is asked for.
+
+    >>> tokens = open_tokens("tokens/")  # doctest: +SKIP
+    >>> len(tokens), tokens[0].shape, tokens[0].dtype  # doctest: +SKIP
+    (2000, (16, 16), dtype('uint16'))
+
+    Args:
+        folder: that holds them.
+        index: of the folder.
+
+    Attributes:
+        folder, index: as given; ``index.model`` says which model made the tokens.
+        array: ``n h w`` or ``n h w q``; flat when the images' tokens differ in shape.
+        shapes: of each image's tokens, int32 ``(n, 2)`` or ``(n, 3)``.
+        sizes: height and width of each image, int32 ``(n, 2)``.
+        batch_sizes: images per call of the model, int32.
+    """
+
+    def __init__(self, folder: Path, index: TokenIndex) -> None:
+        self.folder, self.index = folder, index
+        n, dtype = index.n, index.model.dtype
+        last = (index.model.indices_per_position,) if index.model.indices_per_position else ()
+        self.sizes = open_array(folder / SIZES, "int32", (n, 2))
+        self.batch_sizes = open_array(folder / BATCHES, "int32", (index.batches,))
+        if index.shape is not None:
+            self.array = open_array(folder / TOKENS, dtype, (n, *index.shape))
+            self.shapes: Array = np.broadcast_to(np.array(index.shape, dtype=np.int32), (n, len(index.shape)))
+            self._offsets: Array | None = None
+        else:
+            self.array = open_array(folder / TOKENS, dtype, (index.tokens,))
+            self.shapes = open_array(folder / SHAPES, "int32", (n, 2 + len(last)))
+            self._offsets = open_array(folder / OFFSETS, "int64", (n + 1,))
+        self._check(last)
+
+    def __len__(self) -> int:
+        return self.index.n
+
+    def __getitem__(self, number: int) -> Array:
+        """The tokens of one image: ``h w`` or ``h w q``, read-only."""
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"image {number} of {len(self)}")
+        number %= len(self)
+        if self._offsets is None:
+            row: Array = self.array[number]
+            return row
+        flat: Array = self.array[int(self._offsets[number]) : int(self._offsets[number + 1])]
+        return flat.reshape(self.shapes[number])
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[number] for number in range(len(self)))
+
+    def names(self) -> Iterator[str]:
+        """The images' names, in order, one after the other from the disk."""
+        count = 0
+        for count, name in enumerate(read_names(self.folder / NAMES), start=1):
+            if count > len(self):
+                break
+            yield name
+        if count != len(self):
+            raise ValueError(
+                f"{self.folder / NAMES} must have {len(self)} names, got {count if count < len(self) else 'more'}"
+            )
+
+    def batches(self) -> Iterator[range]:
+        """Numbers of the images that the model encoded together."""
+        start = 0
+        for size in self.batch_sizes:
+            yield range(start, start + int(size))
+            start += int(size)
+
+    def _check(self, last: tuple[int, ...]) -> None:
+        """The arrays must agree with each other; looked at in blocks, since there may be millions of images."""
+        if not len(self) or self.batch_sizes.min() < 1 or self.batch_sizes.sum(dtype=np.int64) != len(self):
+            raise ValueError(f"{self.folder / BATCHES} must add up to {len(self)} images, at least one")
+        if self._offsets is not None and (self._offsets[0] != 0 or self._offsets[-1] != len(self.array)):
+            raise ValueError(f"{self.folder / OFFSETS} does not fit the tokens")
+        for start in range(0, len(self), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            sizes, shapes = self.sizes[rows].astype(np.int64), self.shapes[rows]
+            grid = -(-sizes // self.index.model.downscale)
+            if sizes.min() < 1 or np.any(shapes[:, :2] != grid) or np.any(shapes[:, 2:] != last):
+                raise ValueError(f"{self.folder / SIZES} does not fit the shapes of the tokens")
+            if self._offsets is not None:
+                lengths = np.diff(self._offsets[start : start + BLOCK_ROWS + 1])
+                if np.any(lengths != shapes.prod(axis=1, dtype=np.int64)):
+                    raise ValueError(f"{self.folder / OFFSETS} does not fit the shapes of the tokens")
+
+
+def open_tokens(folder: str | Path) -> Tokens:
+    """Open a token folder, after checking that its files are complete and agree with each other."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"no such token folder: {folder}")
+    index = read_index(folder)
+    if not index.complete:
+        raise ValueError(f"{folder} is incomplete: {index.n} images so far; `driftvq encode … --resume` continues it")
+    return Tokens(folder, index)

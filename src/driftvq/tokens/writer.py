@@ -1,0 +1,243 @@
+"""Writes a token folder, batch by batch, in constant memory; what is written survives an interruption."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+
+from driftvq.tokens.arrays import BLOCK_ROWS, Array, GrowingArray, keep_only, sync
+from driftvq.tokens.index import (
+    BATCHES,
+    NAMES,
+    OFFSETS,
+    SHAPES,
+    SIZES,
+    SKIPPED,
+    TOKENS,
+    TokenIndex,
+    TokenModel,
+    read_index,
+)
+from driftvq.tokens.places import check_output, partial_folder, replace_folder
+
+COMMIT_SECONDS = 5.0
+
+
+class TokenWriter:
+    """Streams tokens into ``<out>.partial`` and renames it to ``out`` at the end.
+
+    After :meth:`finish` the folder is complete. Without it, the batches written so far stay in the partial folder, and
+    a writer with ``resume=True`` goes on after them, even if the process was killed.
+
+    Args:
+        out: the token folder to make.
+        model: what made the tokens.
+        settings: JSON values to keep in the index; a resumed run must have the same.
+        overwrite: replace an existing token folder, and drop what an interrupted run left.
+        resume: go on with an interrupted run.
+    """
+
+    def __init__(
+        self,
+        out: str | Path,
+        model: TokenModel,
+        settings: dict[str, Any] | None = None,
+        *,
+        overwrite: bool = False,
+        resume: bool = False,
+    ) -> None:
+        self.out = Path(out)
+        self.folder = partial_folder(self.out)
+        check_output(self.out, overwrite=overwrite, resume=resume)
+        index = TokenIndex(model, json.loads(json.dumps(settings or {})))
+        if resume:
+            self.index = read_index(self.folder)
+            _check_same(self.folder, self.index, index)
+        else:
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
+            self.folder.mkdir(parents=True)
+            self.index = index
+        self._committed = time.monotonic()
+        if not self.index.complete:
+            self._open(resume)
+            self.commit()
+
+    def write(
+        self, tokens: Array, names: Sequence[str], size: tuple[int, int], skipped: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Append one batch, that is one call of the model.
+
+        Args:
+            tokens: integers ``b h w`` or ``b h w q``.
+            names: of the images.
+            size: their height and width.
+            skipped: name and reason of images that were left out on the way.
+        """
+        index = replace(self.index)
+        if len(names):
+            self._check(tokens, names)
+            self._tokens.append(tokens)
+            self._shapes.append(np.tile(tokens.shape[1:], (len(names), 1)))
+            self._sizes.append(np.tile(size, (len(names), 1)))
+            self._batches.append(np.array([len(names)]))
+            index.name_bytes += _append(self._names, (json.dumps(name) for name in names))
+            index.shape = tokens.shape[1:] if index.n == 0 or index.shape == tokens.shape[1:] else None
+            index.size = size if index.n == 0 or index.size == size else None
+            index.n, index.batches, index.tokens = index.n + len(names), index.batches + 1, index.tokens + tokens.size
+        lines = (f"{json.dumps(name)}\t{' '.join(reason.split())}" for name, reason in skipped)
+        index.skipped_bytes += _append(self._skipped, lines)
+        index.skipped += len(skipped)
+        self.index = index  # in one step: an interrupted batch does not count
+        if time.monotonic() - self._committed > COMMIT_SECONDS:
+            self.commit()
+
+    def commit(self) -> None:
+        """Make what was written safe from now on."""
+        for array in self._arrays:
+            array.sync()
+        for file in (self._names, self._skipped):
+            sync(file)
+        self.index.write(self.folder)
+        self._committed = time.monotonic()
+
+    def written_names(self) -> Iterator[str]:
+        """Names in the folder so far, in order."""
+        return read_names(self.folder / NAMES)
+
+    def skipped_names(self) -> Iterator[str]:
+        """Names left out so far."""
+        return read_names(self.folder / SKIPPED)
+
+    def finish(self) -> Path:
+        """Complete the folder and give it its name."""
+        if not self.index.complete:
+            if self.index.n == 0:
+                raise ValueError(f"no image was encoded, {self.index.skipped} could not be read")
+            self._complete()
+        if self.index.shape is not None:
+            (self.folder / SHAPES).unlink(missing_ok=True)
+        if self.index.skipped == 0:
+            (self.folder / SKIPPED).unlink(missing_ok=True)
+        replace_folder(self.folder, self.out)
+        return self.out
+
+    def close(self) -> None:
+        """Close the files and leave the folder as it is, to be resumed."""
+        for file in (*self._arrays, self._names, self._skipped):
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self.index.complete:
+            return
+        try:
+            self.commit()
+        except (OSError, ValueError):  # a full disk, closed files: the last commit is intact, the first error matters
+            if error is None:
+                raise
+        finally:
+            self.close()
+            if self.index.n == 0:  # nothing to resume
+                shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _open(self, resume: bool) -> None:
+        index = self.index
+        columns = 3 if index.model.indices_per_position else 2
+        item = np.dtype(index.model.dtype).itemsize
+
+        def array(name: str, dtype: str, row: tuple[int, ...], used: int) -> GrowingArray:
+            return GrowingArray(self.folder / name, dtype, row, used if resume else None)
+
+        self._tokens = array(TOKENS, index.model.dtype, (), index.tokens * item)
+        self._shapes = array(SHAPES, "int32", (columns,), index.n * columns * 4)
+        self._sizes = array(SIZES, "int32", (2,), index.n * 8)
+        self._batches = array(BATCHES, "int32", (), index.batches * 4)
+        self._arrays = (self._tokens, self._shapes, self._sizes, self._batches)
+        self._names = self._text(NAMES, index.name_bytes, resume)
+        self._skipped = self._text(SKIPPED, index.skipped_bytes, resume)
+
+    def _text(self, name: str, used: int, resume: bool) -> BinaryIO:
+        file = (self.folder / name).open("rb+" if resume else "wb+")
+        keep_only(file, used)
+        return file
+
+    def _check(self, tokens: Array, names: Sequence[str]) -> None:
+        model = self.index.model
+        last = (model.indices_per_position,) if model.indices_per_position else ()
+        if tokens.ndim != 3 + len(last) or tokens.shape[3:] != last or len(tokens) != len(names) or not tokens.size:
+            layout = " ".join(["b h w", *map(str, last)])
+            raise ValueError(f"tokens must be {layout} with a name each, got {tokens.shape} and {len(names)} names")
+        check_range(tokens, model.codebook_size)
+
+    def _complete(self) -> None:
+        index = self.index
+        self.commit()
+        self._tokens.finish((index.tokens,) if index.shape is None else (index.n, *index.shape))
+        for array in self._arrays[1:]:
+            array.finish()
+        self.close()
+        if index.shape is None:
+            _write_offsets(self.folder)
+        self.index = replace(index, complete=True)
+        self.index.write(self.folder)
+
+
+def read_names(path: Path) -> Iterator[str]:
+    """The JSON string at the start of each line."""
+    with path.open(encoding="utf-8", newline="\n") as file:
+        for line in file:
+            try:
+                name, _ = json.JSONDecoder().raw_decode(line)
+            except ValueError as error:
+                raise ValueError(f"{path} is damaged: a line is not JSON: {line[:80]!r}") from error
+            if not isinstance(name, str):
+                raise ValueError(f"{path} is damaged: a line is not a name: {line[:80]!r}")
+            yield name
+
+
+def check_range(tokens: Array, codebook_size: int) -> None:
+    """Every index must name a code."""
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= codebook_size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"indices must lie between 0 and {codebook_size - 1}, got {wrong}")
+
+
+def _check_same(folder: Path, found: TokenIndex, now: TokenIndex) -> None:
+    if found.model != now.model:
+        raise ValueError(
+            f"{folder} was begun with model {found.model.model_hash}, this is {now.model.model_hash}; "
+            "--overwrite starts again"
+        )
+    changed = [
+        f"{name} was {found.settings.get(name)!r}, is {now.settings.get(name)!r}"
+        for name in sorted(found.settings.keys() | now.settings.keys())
+        if found.settings.get(name) != now.settings.get(name)
+    ]
+    if changed:
+        raise ValueError(f"{folder} was begun with other settings: {'; '.join(changed)}; --overwrite starts again")
+
+
+def _append(file: BinaryIO, lines: Iterator[str]) -> int:
+    return sum(file.write(line.encode() + b"\n") for line in lines)
+
+
+def _write_offsets(folder: Path) -> None:
+    """Where each image's tokens begin in the flat array, and where the last ones end."""
+    shapes = np.load(folder / SHAPES, mmap_mode="r")
+    offsets, last = GrowingArray(folder / OFFSETS, "int64"), 0
+    offsets.append(np.array([0]))
+    for start in range(0, len(shapes), BLOCK_ROWS):
+        ends = last + np.cumsum(shapes[start : start + BLOCK_ROWS].prod(axis=1, dtype=np.int64))
+        offsets.append(ends)
+        last = int(ends[-1])
+    offsets.finish()

@@ -1,0 +1,166 @@
+import os
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from driftvq.data import BadImageError, open_source
+from driftvq.data.sources import ImageSource
+from tests.data.files import encoded, fill, noise
+
+
+def names(source: ImageSource) -> list[str]:
+    return [source.name(index) for index in range(len(source))]
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Permissions mean nothing to root: be nobody for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_tmp_path(tmp_path: Path) -> Path:
+    """A folder that other users may enter, as its parents' permissions allow no one else."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and folder != folder.parent:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    return tmp_path
+
+
+def test_folders_are_searched_in_order(tmp_path: Path) -> None:
+    for name in ("b/2.PNG", "b/10.png", "a.jpeg", "c/d/e.webp", "z.tif"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(noise(4, 4)))
+    for name in ("notes.txt", ".hidden.png", "b/._2.png", ".cache/x.png", "c/thumbs.db"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    source = open_source(tmp_path, "all")
+    assert names(source) == ["a.jpeg", "b/10.png", "b/2.PNG", "c/d/e.webp", "z.tif"]
+    assert source.read(1).shape == (4, 4, 3)
+    assert names(pickle.loads(pickle.dumps(source))) == names(source)
+
+
+def test_a_folder_named_like_an_image_is_a_folder(tmp_path: Path) -> None:
+    fill(tmp_path / "x.jpg", 2)
+    assert names(open_source(tmp_path, "all")) == ["x.jpg/000.png", "x.jpg/001.png"]
+
+
+def test_pipes_and_broken_links_are_no_images(tmp_path: Path) -> None:
+    fill(tmp_path, 1)
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "broken.png").symlink_to("nowhere.png")
+    assert names(open_source(tmp_path, "all")) == ["000.png"]
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    fill(tmp_path / "real", 1)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real" / "up").symlink_to("..")
+    assert names(open_source(tmp_path, "all")) == ["link/000.png", "real/000.png"]
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    (path,) = fill(tmp_path, 1)
+    try:
+        path.rename(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png")))
+    except OSError:
+        pytest.skip("this file system has only UTF-8 names")
+    source = open_source(tmp_path, "all")
+    assert names(source) == ["caf\\xe9.png"]
+    assert source.read(0).shape == (8, 8, 3)
+
+
+def test_own_splits(tmp_path: Path) -> None:
+    fill(tmp_path / "train", 3)
+    fill(tmp_path / "test", 1)
+    assert names(open_source(tmp_path, "val")) == ["000.png"]
+    fill(tmp_path / "validation", 2)
+    assert len(open_source(tmp_path, "train")) == 3
+    assert len(open_source(tmp_path, "val")) == 2  # before test
+    assert len(open_source(tmp_path, "all")) == 6
+
+
+def test_held_out_share(tmp_path: Path) -> None:
+    fill(tmp_path, 60, side=1)
+    train, val = (names(open_source(tmp_path, split, val_share=0.2)) for split in ("train", "val"))
+    assert sorted(train + val) == names(open_source(tmp_path, "all"))
+    assert 3 <= len(val) <= 25
+
+
+def test_no_images(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no images in .*; looked for .*\.jpeg"):
+        open_source(tmp_path)
+
+
+def test_an_unreadable_folder_is_a_problem_not_the_end(open_tmp_path: Path) -> None:
+    fill(open_tmp_path / "good", 1)
+    fill(open_tmp_path / "secret", 1)
+    (open_tmp_path / "secret").chmod(0)
+    try:
+        with ordinary_user():
+            source = open_source(open_tmp_path, "all")
+    finally:
+        (open_tmp_path / "secret").chmod(0o755)
+    assert names(source) == ["good/000.png"]
+    ((folder, reason),) = source.problems
+    assert folder.endswith("secret/")
+    assert "Permission denied" in reason
+
+
+def test_no_permission_and_deleted_after_the_scan(open_tmp_path: Path) -> None:
+    paths = fill(open_tmp_path, 3)
+    source = open_source(open_tmp_path, "all")
+    paths[0].chmod(0)
+    paths[1].unlink()
+    with ordinary_user():
+        with pytest.raises(BadImageError, match="Permission denied"):
+            source.read(0)
+        with pytest.raises(BadImageError, match="No such file"):
+            source.read(1)
+        assert source.read(2).shape == (8, 8, 3)
+
+
+def test_list_file(tmp_path: Path) -> None:
+    fill(tmp_path / "images", 3)
+    listing = tmp_path / "list.txt"
+    absolute = tmp_path / "images" / "002.png"
+    listing.write_bytes(
+        b"\xef\xbb\xbfimages/001.png\r\n\n# a remark\n  images/gone.png \n"
+        + os.fsencode(absolute)
+        + b"\nimages/000.png"
+    )
+    source = open_source(listing, "all")
+    assert names(source) == ["images/001.png", "images/gone.png", str(absolute), "images/000.png"]
+    assert source.read(0)[0, 0].tolist() == [1, 1, 1]
+    assert source.read(2)[0, 0].tolist() == [2, 2, 2]
+    with pytest.raises(BadImageError, match="No such file"):
+        source.read(1)
+
+
+def test_list_file_errors(tmp_path: Path) -> None:
+    listing = tmp_path / "list.lst"
+    listing.write_text("# nothing\n\n")
+    with pytest.raises(ValueError, match="no paths in"):
+        open_source(listing)
+    listing.write_text("gone/1.png\ngone/2.png\n")
+    with pytest.raises(ValueError, match=r"none of the first 2 paths .* such as .*gone/1\.png"):
+        open_source(listing)
+
+
+def test_one_image(tmp_path: Path) -> None:
+    (path,) = fill(tmp_path, 1)
+    source = open_source(path, "all")
+    assert names(source) == ["000.png"]
+    assert source.read(0).shape == (8, 8, 3)
