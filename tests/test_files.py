@@ -1,4 +1,3 @@
-import os
 import stat
 from pathlib import Path
 
@@ -15,7 +14,7 @@ def test_replaces_the_file_with_usual_permissions(tmp_path: Path) -> None:
     assert write_text(path, "new\r\n") == path
     assert path.read_bytes() == b"new\r\n"
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
-    assert sorted(os.listdir(tmp_path)) == ["a.txt", "usual"]
+    assert {file.name for file in tmp_path.iterdir()} == {"a.txt", "usual"}
 
 
 def fail_halfway(path: Path) -> None:
@@ -30,7 +29,7 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         fail_halfway(path)
     assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["a.txt"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:

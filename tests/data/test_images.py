@@ -279,8 +279,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     write_image(path, noise(4, 4, seed=1))
     before = path.read_bytes()
 
-    def full(self: Image.Image, file: object, **_: object) -> None:
-        file.write(b"half")  # type: ignore[attr-defined]
+    def full(self: Image.Image, file: Path, **_: object) -> None:
+        file.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Image.Image, "save", full)

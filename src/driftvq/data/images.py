@@ -5,16 +5,15 @@ import stat
 from contextlib import ExitStack
 from functools import cache
 from io import BytesIO
-from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
-from uuid import uuid4
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from driftvq.files import replacing
 from driftvq.names import check_name
 
 Pixels = NDArray[np.uint8]
@@ -123,15 +122,8 @@ def write_image(path: str | os.PathLike[str], image: Pixels) -> None:
     """Write uint8 RGB ``(h, w, 3)`` as a PNG; a reader sees the whole file or none."""
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ValueError(f"an image to write is uint8 (h, w, 3); received {image.dtype} {tuple(image.shape)}")
-    target = Path(path)
-    temporary = target.with_name(f".{uuid4().hex}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            _pillow().fromarray(np.ascontiguousarray(image)).save(file, format="PNG")
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary:
+        _pillow().fromarray(np.ascontiguousarray(image)).save(temporary, format="PNG")
 
 
 def _pillow() -> Any:

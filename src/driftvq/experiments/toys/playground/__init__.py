@@ -6,11 +6,11 @@ Its mathematics is a JavaScript version of :mod:`driftvq.experiments.toys.clouds
 
 import json
 import os
-import tempfile
 from importlib.resources import files
 from pathlib import Path
 
 from driftvq.experiments.toys import clouds, rules
+from driftvq.files import write_text
 
 SIMULATION = ("random.js", "clouds.js", "rules.js", "simulation.js")
 """The mathematics, which needs no page, in the order in which it is loaded."""
@@ -76,19 +76,7 @@ def write_playground(path: str | os.PathLike[str]) -> Path:
     Raises:
         FileNotFoundError: the folder does not exist.
     """
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".html", delete=False) as file:
-        temporary = Path(file.name)
-        file.write(page())
-    try:
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink()
-        raise
-    return path
+    return write_text(path, page())
 
 
 def _asset(name: str) -> str:

@@ -1,0 +1,171 @@
+"""``driftvq evaluate``: measure a model on images."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from driftvq.cli.arguments import say, whole
+
+if TYPE_CHECKING:
+    from driftvq.data import ImageSource
+    from driftvq.metrics import Evaluation
+    from driftvq.training.config import TrainConfig
+
+EXAMPLES = """examples:
+  driftvq evaluate runs/x                             on the validation images of the run
+  driftvq evaluate runs/x --data photos/val           on your images
+  driftvq evaluate user/name --data photos/ --split all --size 256 --limit 5000
+  driftvq evaluate runs/x --metrics psnr ssim usage   without the weights that rFID, KID and LPIPS need
+
+The result of a run is also written to its evaluation.json.
+"""
+EMBEDDED = "embedded"
+RESULT = "evaluation.json"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``driftvq evaluate``."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("model", metavar="MODEL", help="a run's folder, a saved model's, or user/name on the hub")
+    parser.add_argument(
+        "--data",
+        metavar="SPEC",
+        help="a folder, a list, shards, hf:NAME, or 'embedded' for the photographs that come with the packages "
+        "(default: the run's data, else embedded)",
+    )
+    parser.add_argument(
+        "--split",
+        metavar="NAME",
+        help="train, val or all (default: val of the run's own or embedded data or where there are train and val "
+        "folders, else all)",
+    )
+    parser.add_argument(
+        "--size", type=whole(1), metavar="N", help="side of the images (default: the run's, else each image's own)"
+    )
+    parser.add_argument("--limit", type=whole(1), metavar="N", help="images at most, evenly spaced (default: all)")
+    parser.add_argument(
+        "--metrics",
+        nargs="+",
+        metavar="NAME",
+        help="rfid, kid, lpips_alex, lpips_vgg, ssim, ms_ssim, psnr, usage, perplexity, bits_per_image "
+        "(default: all but lpips_vgg, which takes long)",
+    )
+    parser.add_argument("--weights", type=Path, metavar="DIR", help="look here first for the weights of the metrics")
+    parser.add_argument("--no-cache", action="store_true", help="neither read nor keep features of the real images")
+    parser.add_argument("--batch-size", type=whole(1), default=16, metavar="N", help="(default: 16)")
+    parser.add_argument("--workers", type=whole(0), default=0, metavar="N", help="processes that read images")
+    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
+    parser.add_argument("--strict", action="store_true", help="an unreadable image is an error, not skipped")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON here, not into the run's folder")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure the model and print, and keep, the result."""
+    from driftvq.files import write_text
+    from driftvq.metrics.evaluation import METRICS
+    from driftvq.names import check_name
+
+    for name in args.metrics or ():
+        check_name("metric", name, METRICS)
+    folder, config = find_run(args.model)
+    out = args.out or (folder / RESULT if folder is not None else None)
+    if args.out is not None and (args.out.is_dir() or not args.out.parent.is_dir()):
+        raise ValueError(f"--out must be a file in an existing folder, got {str(args.out)!r}")
+    images = choose_images(args.data, args.split, config)
+    size = args.size or (config.size if config is not None else None)
+    source = open_images(images, size, config)
+    evaluation = measure(args, source, size)
+    evaluation.notes = {"model": args.model, "data": images.name, "split": images.split} | evaluation.notes
+    text = json.dumps(evaluation.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    sys.stdout.write(text if args.json else evaluation.to_table() + "\n")
+    if out is not None:
+        write_text(out, text)
+        say(f"wrote {out}")
+
+
+class Images(NamedTuple):
+    """What is measured on: the text that names the data (None: embedded) and the split."""
+
+    spec: str | None
+    split: str
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.spec or "embedded photographs"
+
+
+def find_run(model: str) -> "tuple[Path | None, TrainConfig | None]":
+    """The run's folder and its config, if the model is a run's folder or the ``model`` in it."""
+    from driftvq.training.settings import make_config, read_settings
+
+    path = Path(model)
+    for folder in (path, path.parent) if path.name == "model" else (path,):
+        if (folder / "config.yaml").is_file():
+            return folder, make_config(read_settings(folder / "config.yaml"))
+    return None, None
+
+
+def choose_images(data: str | None, split: str | None, config: "TrainConfig | None") -> Images:
+    """Which images: what the user names is measured whole, unless a part of it was trained on."""
+    from driftvq.data.folder import split_folder
+
+    if data is None and config is not None:
+        if config.val_data is not None:
+            return Images(config.val_data, split or "all")
+        return Images(config.data, split or "val")
+    if data in (None, EMBEDDED):
+        return Images(None, split or "val")
+    assert data is not None
+    trained_on = config is not None and config.data is not None and _same(data, config.data)
+    has_splits = Path(data).is_dir() and split_folder(Path(data), "val")[1] == "all"
+    return Images(data, split or ("val" if trained_on or has_splits else "all"))
+
+
+def open_images(images: Images, size: int | None, config: "TrainConfig | None") -> "ImageSource":
+    """The images, split as the run split them."""
+    from driftvq.data import open_source
+
+    options: dict[str, Any] = {} if config is None else {"val_share": config.val_share, "seed": config.seed}
+    if size is not None:
+        options["size"] = size
+    return open_source(images.spec, images.split, **options)
+
+
+def measure(args: argparse.Namespace, source: "ImageSource", size: int | None) -> "Evaluation":
+    """Run the model and the metrics over the images."""
+    from driftvq.data import eval_batches
+    from driftvq.metrics import evaluate, model_pairs
+    from driftvq.metrics.evaluation import DEFAULT_CACHE
+    from driftvq.tokens.coding import counter
+    from driftvq.tokens.loading import load_model
+    from driftvq.tokens.progress import show_progress
+
+    model, device, _ = load_model(args.model, args.device)
+    skipped: list[tuple[str, str]] = []
+    options: dict[str, Any] = {"limit": args.limit, "workers": args.workers, "strict": args.strict}
+    total = len(source) if args.limit is None else min(args.limit, len(source))
+    with (
+        eval_batches(source, size=size, batch_size=args.batch_size, **options) as batches,
+        show_progress("evaluating", total) as progress,
+    ):
+        evaluation = evaluate(
+            model_pairs(model, batches, device, lambda name, reason: skipped.append((name, reason))),
+            codebook_size=None if model.quantizer is None else model.quantizer.codebook_size,
+            metrics=args.metrics,
+            weights=args.weights,
+            cache=None if args.no_cache else DEFAULT_CACHE,
+            device=device,
+            progress=counter(progress),
+        )
+    if skipped:
+        name, reason = skipped[0]
+        evaluation.notes["skipped"] = f"{len(skipped):,} unreadable images, the first: {name}: {reason}"
+    return evaluation
+
+
+def _same(spec: str, other: str) -> bool:
+    return spec == other or (Path(spec).exists() and Path(other).exists() and Path(spec).samefile(other))

@@ -1,0 +1,47 @@
+"""``driftvq report``: the page of a comparison, from its results on disk."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from driftvq.cli.arguments import say
+
+EXAMPLES = """examples:
+  driftvq report runs/a                         rebuild runs/a/report.html, results.json and results.csv
+  driftvq report runs/a runs/b -o both.html     two comparisons side by side
+  driftvq report runs/a --format latex          print the table to paste into a paper
+
+The page is one file that opens from disk without a network.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``driftvq report``."""
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="of a comparison; several: side by side"
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: report.html in the folder; for several folders, in the current one)",
+    )
+    parser.add_argument("--format", metavar="NAME", help="print the table instead: markdown, csv, json or latex")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the page and the machine-readable results, or print the table."""
+    from driftvq.report import load_comparison, results_table, write_report, write_results
+
+    if args.format is not None:
+        if len(args.folders) > 1 or args.out is not None:
+            raise ValueError("--format prints the table of one folder; received several, or --out as well")
+        sys.stdout.write(results_table(load_comparison(args.folders[0]), args.format))
+        return
+    if args.out is None and len(args.folders) == 1:
+        write_results(args.folders[0])
+    path = write_report(args.folders, args.out)
+    say(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB); open it in a browser")
+    sys.stdout.write(f"{path}\n")

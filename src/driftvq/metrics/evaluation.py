@@ -1,0 +1,212 @@
+"""Everything that is measured on a model's reconstructions, in one pass."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from driftvq.metrics.checks import TooSmallError, check_rgb
+from driftvq.metrics.gauges import FEW_IMAGES, CodeGauge, FeatureGauge, Gauge, MeanGauge
+from driftvq.metrics.lpips import LPIPS
+from driftvq.metrics.psnr import psnr
+from driftvq.metrics.ssim import ms_ssim, ssim
+from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, cache_folder
+from driftvq.names import check_name
+
+Pairs = Iterable[tuple[Tensor, Tensor, Tensor | None]]
+
+
+class Metric(NamedTuple):
+    """Which values are better, and what the metric says."""
+
+    better: Literal["higher", "lower"]
+    meaning: str
+
+
+METRICS = {
+    "rfid": Metric("lower", "Fréchet distance of Inception features, reconstructions to originals"),
+    "kid": Metric("lower", "kernel distance of the same features; unbiased, so the better one at few images"),
+    "kid_std": Metric("lower", "standard deviation of kid over its subsets; comes with kid"),
+    "lpips_alex": Metric("lower", "perceptual distance of the pairs, AlexNet"),
+    "lpips_vgg": Metric("lower", "perceptual distance of the pairs, VGG16; slow"),
+    "ssim": Metric("higher", "structural similarity of the pairs, 1 at best"),
+    "ms_ssim": Metric("higher", "structural similarity over five scales, images of at least 176×176"),
+    "psnr": Metric("higher", "peak signal-to-noise ratio in dB, mean over images"),
+    "usage": Metric("higher", "share of codes that these images select"),
+    "perplexity": Metric("higher", "how many equally used codes would say as much"),
+    "bits_per_image": Metric("lower", "indices per image × log2 of the codebook size"),
+}
+DEFAULT_METRICS = tuple(name for name in METRICS if name not in ("kid_std", "lpips_vgg"))
+"""What is measured unless asked otherwise: everything that costs little beside Inception."""
+
+DEFAULT_CACHE = Path("default")
+"""Stands for ``features`` in the user's cache folder, which is looked up at the time of the call."""
+
+CODE_METRICS = ("usage", "perplexity", "bits_per_image")
+FEATURE_METRICS = ("rfid", "kid")
+MEAN_METRICS = ("lpips_alex", "lpips_vgg", "ssim", "ms_ssim", "psnr")
+
+
+@dataclass
+class Evaluation:
+    """What was measured.
+
+    Attributes:
+        values: metric → value, in the order of :data:`METRICS`.
+        n: number of pairs.
+        notes: what a reader must know to compare: image sizes, value range, resize.
+        missing: metrics that were asked for and not measured, with the reason.
+    """
+
+    values: dict[str, float]
+    n: int
+    notes: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, which has no infinity: an infinite value is None."""
+        finite = {name: value if abs(value) != float("inf") else None for name, value in self.values.items()}
+        return {"n": self.n, "values": finite, "notes": dict(self.notes), "missing": dict(self.missing)}
+
+    def to_table(self) -> str:
+        """A table for people."""
+        rows = [(name, _format(name, value), METRICS[name]) for name, value in self.values.items()]
+        lines = [
+            f"{name:<15} {text:>10}  {'↑' if metric.better == 'higher' else '↓'} {metric.meaning}"
+            for name, text, metric in rows
+        ]
+        facts = {"n": f"{self.n:,} images"} | self.notes
+        lines += ["", *(f"{name}: {text}" for name, text in facts.items())]
+        reasons: dict[str, list[str]] = {}
+        for name, reason in self.missing.items():
+            reasons.setdefault(reason, []).append(name)
+        lines += [f"not measured: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        return "\n".join(lines)
+
+
+def evaluate(
+    pairs: Pairs,
+    *,
+    codebook_size: int | None,
+    metrics: Sequence[str] | None = None,
+    weights: Path | None = None,
+    cache: Path | None = DEFAULT_CACHE,
+    device: str | torch.device = "cpu",
+    progress: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Measure reconstructions against their originals in one pass over the batches.
+
+    A metric whose weights are absent or that needs larger images ends up in ``missing``; the others are measured.
+
+    Args:
+        pairs: batches of originals and reconstructions, uint8 RGB ``b 3 h w``, and the indices between them or None.
+        codebook_size: number of codes; None for a model without a codebook.
+        metrics: names from :data:`METRICS` (default: :data:`DEFAULT_METRICS`).
+        weights: folder to look for the metrics' weights first.
+        cache: folder for the features of the originals, found again by content (default: the user's cache); None keeps
+            nothing.
+        device: where the networks of the metrics run.
+        progress: told the number of images after each batch.
+    """
+    chosen = [check_name("metric", name, METRICS) for name in (DEFAULT_METRICS if metrics is None else metrics)]
+    folder = cache_folder() / "features" if cache is DEFAULT_CACHE else cache
+    missing: dict[str, str] = {}
+    gauges = _make_gauges(chosen, codebook_size, weights, folder, str(device), missing)
+    sizes: Counter[str] = Counter()
+    try:
+        for real, fake, indices in pairs:
+            _check_batch(real, fake)
+            sizes[f"{real.shape[-2]}×{real.shape[-1]}"] += len(real)
+            _update(gauges, (real.to(device), fake.to(device), indices), missing)
+            if progress is not None:
+                progress(len(real))
+    finally:
+        for gauge in gauges:
+            gauge.close()
+    return _summary(gauges, sizes, missing)
+
+
+def _make_gauges(
+    chosen: Sequence[str],
+    codebook_size: int | None,
+    weights: Path | None,
+    cache: Path | None,
+    device: str,
+    missing: dict[str, str],
+) -> list[Gauge]:
+    """The gauges of the chosen metrics; ``missing`` is told about those that cannot be made."""
+    features = tuple(name for name in FEATURE_METRICS if name in chosen or (name == "kid" and "kid_std" in chosen))
+    codes = tuple(name for name in CODE_METRICS if name in chosen)
+    makers: dict[tuple[str, ...], Callable[[], Gauge]] = {}
+    if features:
+        makers[features] = partial(FeatureGauge, features, weights, cache, device)
+    for name in MEAN_METRICS:
+        if name in chosen:
+            makers[name,] = partial(_mean_gauge, name, weights, device)
+    if codes and codebook_size is None:
+        missing |= dict.fromkeys(codes, "the model has no codebook")
+    elif codes and codebook_size is not None:
+        makers[codes] = partial(CodeGauge, codes, codebook_size)
+    gauges = []
+    for names, make in makers.items():
+        try:
+            gauges.append(make())
+        except (MissingWeightsError, WrongWeightsError) as error:
+            missing |= dict.fromkeys(names, str(error))
+    return gauges
+
+
+def _mean_gauge(name: str, weights: Path | None, device: str) -> Gauge:
+    if name.startswith("lpips_"):
+        return MeanGauge(name, LPIPS(name.removeprefix("lpips_"), (0, 255), weights).to(device))
+    return MeanGauge(name, partial({"ssim": ssim, "ms_ssim": ms_ssim, "psnr": psnr}[name], data_range=255))
+
+
+def _check_batch(real: Tensor, fake: Tensor) -> None:
+    if real.dtype != torch.uint8 or fake.dtype != torch.uint8:
+        raise ValueError(f"images must be uint8 (0 to 255), got {real.dtype} and {fake.dtype}")
+    if real.ndim != 4 or real.shape != fake.shape:
+        raise ValueError(f"images must be b 3 h w of one shape, got {tuple(real.shape)} and {tuple(fake.shape)}")
+    check_rgb(real)
+
+
+def _update(gauges: list[Gauge], batch: tuple[Tensor, Tensor, Tensor | None], missing: dict[str, str]) -> None:
+    """Feed the gauges; one that cannot take images so small is given up."""
+    for gauge in list(gauges):
+        try:
+            gauge.update(*batch)
+        except TooSmallError as error:
+            missing |= dict.fromkeys(gauge.names, str(error))
+            gauges.remove(gauge)
+
+
+def _summary(gauges: list[Gauge], sizes: Counter[str], missing: dict[str, str]) -> Evaluation:
+    n = sizes.total()
+    if n == 0:
+        raise ValueError("there must be at least one image to evaluate, got none")
+    values: dict[str, float] = {}
+    notes = {"sizes": _list_sizes(sizes), "value range": "0 to 255"}
+    for gauge in gauges:
+        if isinstance(gauge, FeatureGauge) and n < 2:
+            missing |= dict.fromkeys(gauge.names, "rFID and KID need at least 2 images")
+            continue
+        values |= gauge.values()
+        notes |= gauge.notes
+    if "rfid" in values and n < FEW_IMAGES:
+        notes["few images"] = f"rFID at n < {FEW_IMAGES:,} says little; it falls as n grows, so compare at one n only"
+    return Evaluation({name: values[name] for name in METRICS if name in values}, n, notes, missing)
+
+
+def _list_sizes(sizes: Counter[str]) -> str:
+    listed = ", ".join(f"{size} ({count:,})" for size, count in sizes.most_common(3))
+    return listed if len(sizes) <= 3 else f"{listed} and {len(sizes) - 3} more"
+
+
+def _format(name: str, value: float) -> str:
+    digits = {"rfid": 3, "psnr": 2, "perplexity": 1, "bits_per_image": 0}.get(name, 4)
+    return f"{value:.{digits}f}"

@@ -1,0 +1,125 @@
+"""Metrics that take in pairs of uint8 images batch by batch; memory does not grow with the images."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from driftvq.metrics.cache import FeatureCache
+from driftvq.metrics.frechet import FeatureMoments, frechet_distance
+from driftvq.metrics.inception import FEATURES, RESIZE, Inception
+from driftvq.metrics.kid import SUBSET_SIZE, FeatureSample, kid
+from driftvq.metrics.usage import CodeCounter
+
+FEW_IMAGES = 1000
+"""Below so many images rFID hardly tells a good model from a bad one."""
+
+
+class Gauge(ABC):
+    """Something measured on pairs of images.
+
+    Attributes:
+        names: metrics that it gives.
+        notes: what a reader of the values must know.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.notes: dict[str, str] = {}
+
+    @abstractmethod
+    def update(self, real: Tensor, fake: Tensor, indices: Tensor | None) -> None:
+        """Take in one batch: uint8 ``b 3 h w`` twice, and the indices of the real images."""
+
+    @abstractmethod
+    def values(self) -> dict[str, float]:
+        """The metrics of all that was taken in."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to keep
+        """Keep what must outlive an interruption."""
+
+
+class MeanGauge(Gauge):
+    """The mean over images of a metric of a pair; images that are reproduced exactly are counted apart if infinite."""
+
+    def __init__(self, name: str, measure: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(name)
+        self.measure = measure
+        self.total, self.count, self.infinite = 0.0, 0, 0
+
+    def update(self, real: Tensor, fake: Tensor, indices: Tensor | None) -> None:
+        with torch.no_grad():
+            measured = self.measure(real, fake).cpu().double()
+        finite = measured[~measured.isinf()]
+        self.total += float(finite.sum())
+        self.count += len(finite)
+        self.infinite += len(measured) - len(finite)
+
+    def values(self) -> dict[str, float]:
+        name = self.names[0]
+        if self.infinite:
+            self.notes[name] = f"mean without {self.infinite:,} images that are reproduced exactly"
+        return {name: self.total / self.count if self.count else math.inf}
+
+
+class FeatureGauge(Gauge):
+    """rFID and KID from Inception's features; those of real images come from the cache where it has them."""
+
+    def __init__(self, names: tuple[str, ...], weights: Path | None, cache: Path | None, device: str) -> None:
+        super().__init__(*names)
+        self.inception = Inception((0, 255), weights).to(device)
+        self.cache = FeatureCache(None if cache is None else cache / self.inception.extractor, FEATURES)
+        self.real, self.fake = FeatureMoments(FEATURES), FeatureMoments(FEATURES)
+        self.sample = FeatureSample(FEATURES) if "kid" in names else None
+
+    def update(self, real: Tensor, fake: Tensor, indices: Tensor | None) -> None:
+        features_real = self.cache.features(real, self.inception)
+        features_fake = self.inception(fake).cpu()
+        if "rfid" in self.names:
+            self.real.update(features_real)
+            self.fake.update(features_fake)
+        if self.sample is not None:
+            self.sample.update(features_real, features_fake)
+
+    def values(self) -> dict[str, float]:
+        self.notes["resize"] = f"{RESIZE}, for rFID and KID"
+        values = {}
+        if "rfid" in self.names:
+            moments = (self.real.mean, self.real.covariance, self.fake.mean, self.fake.covariance)
+            values["rfid"] = float(frechet_distance(*moments))
+        if self.sample is not None:
+            values |= self._kid(self.sample)
+        return values
+
+    def _kid(self, sample: FeatureSample) -> dict[str, float]:
+        result = kid(sample.real, sample.fake)
+        drawn = "" if sample.seen <= len(sample.rows) else f" from a random sample of {len(sample.rows):,} images"
+        if result.std is None:
+            self.notes["kid"] = f"all images at once, no subsets: they (and kid_std) need more than {SUBSET_SIZE:,}"
+            return {"kid": result.mean}
+        self.notes["kid"] = f"{result.subsets} subsets of {result.subset_size:,}{drawn}"
+        return {"kid": result.mean, "kid_std": result.std}
+
+    def close(self) -> None:
+        self.cache.write()
+        if self.cache.problem:
+            self.notes["cache"] = self.cache.problem
+
+
+class CodeGauge(Gauge):
+    """Usage, perplexity and bits per image from the indices."""
+
+    def __init__(self, names: tuple[str, ...], codebook_size: int) -> None:
+        super().__init__(*names)
+        self.counter = CodeCounter(codebook_size)
+
+    def update(self, real: Tensor, fake: Tensor, indices: Tensor | None) -> None:
+        if indices is None:
+            raise ValueError("usage, perplexity and bits_per_image need the indices of every batch, got None")
+        self.counter.update(indices)
+
+    def values(self) -> dict[str, float]:
+        return {name: float(getattr(self.counter, name)()) for name in self.names}

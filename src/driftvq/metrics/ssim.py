@@ -1,0 +1,91 @@
+"""Structural similarity at one scale and at five.
+
+Own code because torchmetrics 1.9 also averages the windows over a mirrored border, which scikit-image leaves out: small
+images then get other values. Besides, two passes of eleven weights need fewer multiplications than one of 121, and
+images centred before they are squared keep the digits of the variance.
+"""
+
+from functools import reduce
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from driftvq.metrics.checks import check_data_range, check_pair, check_size
+
+WINDOW, SIGMA = 11, 1.5
+K1, K2 = 0.01, 0.03
+SCALE_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
+"""Wang, Simoncelli and Bovik (2003), finest scale first."""
+MS_SSIM_LEAST_SIZE = WINDOW * 2 ** (len(SCALE_WEIGHTS) - 1)
+"""Smaller images do not hold the window at the coarsest scale."""
+
+
+def ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
+    """Structural similarity (Wang et al., 2004) of every pair of images; 1 for equal ones.
+
+    Gaussian window of 11×11 with σ = 1.5, K1 = 0.01, K2 = 0.03, population covariance, only windows that lie inside the
+    image, mean over positions and channels.
+
+    Args:
+        x, y: ``b c h w``, uint8 or float, at least 11×11.
+        data_range: highest minus lowest possible value: 255 for uint8, 2 for [-1, 1], 1 for [0, 1].
+
+    Returns:
+        ``(b,)``.
+    """
+    x, y = _prepare(x, y, data_range)
+    check_size(x, WINDOW, "SSIM")
+    luminance, contrast = _similarities(x, y, data_range)
+    return (luminance * contrast).mean((1, 2, 3))
+
+
+def ms_ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
+    """Structural similarity over five scales, each half the size of the one before; arguments as :func:`ssim`.
+
+    ``Π_s cs_s^w_s`` with the luminance of the coarsest scale; negative similarities count as 0. Images below 176×176
+    are an error, because fewer scales would be another metric.
+    """
+    x, y = _prepare(x, y, data_range)
+    check_size(x, MS_SSIM_LEAST_SIZE, "MS-SSIM, with its five scales,")
+    factors = []
+    for scale, weight in enumerate(SCALE_WEIGHTS):
+        if scale:
+            x, y = F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)
+        luminance, contrast = _similarities(x, y, data_range)
+        last = scale == len(SCALE_WEIGHTS) - 1
+        similarity = (luminance * contrast if last else contrast).mean((1, 2, 3))
+        factors.append(F.relu(similarity) ** weight)
+    return reduce(torch.mul, factors)
+
+
+def _prepare(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
+    check_pair(x, y)
+    check_data_range(x, data_range)
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return x.to(wide), y.to(wide)
+
+
+def _similarities(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
+    """Luminance and contrast-structure terms at every position of the window."""
+    c1, c2 = (K1 * data_range) ** 2, (K2 * data_range) ** 2
+    # Variances are differences of large numbers: they keep more digits when the values lie around zero.
+    middle = x.detach().mean((2, 3), keepdim=True)
+    xc, yc = x - middle, y - middle
+    mean_x, mean_y, xx, yy, xy = _blur(torch.cat((xc, yc, xc * xc, yc * yc, xc * yc))).chunk(5)
+    variance_x, variance_y = xx - mean_x * mean_x, yy - mean_y * mean_y
+    covariance = xy - mean_x * mean_y
+    mean_x, mean_y = mean_x + middle, mean_y + middle
+    luminance = (2 * mean_x * mean_y + c1) / (mean_x * mean_x + mean_y * mean_y + c1)
+    contrast = (2 * covariance + c2) / (variance_x + variance_y + c2)
+    return luminance, contrast
+
+
+def _blur(x: Tensor) -> Tensor:
+    """Gaussian mean of every window inside the image: one pass along each axis."""
+    offsets = torch.arange(WINDOW, dtype=torch.float64) - (WINDOW - 1) / 2
+    weights = torch.exp(-(offsets**2) / (2 * SIGMA**2))
+    weights = (weights / weights.sum()).to(x)
+    planes = x.flatten(0, 1).unsqueeze(1)
+    planes = F.conv2d(F.conv2d(planes, weights.view(1, 1, -1, 1)), weights.view(1, 1, 1, -1))
+    return planes.view(*x.shape[:2], *planes.shape[-2:])

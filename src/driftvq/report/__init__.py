@@ -1,0 +1,25 @@
+"""Results of a comparison on disk, as tables to paste and as one page that opens without a network.
+
+Nothing here trains or needs torch: a report can be built anywhere, and again.
+"""
+
+from driftvq.report.loading import Cell, Comparison, Method, Sweep, load_comparison
+from driftvq.report.page import write_report
+from driftvq.report.results import Results, Row, aggregate
+from driftvq.report.sentence import answer
+from driftvq.report.tables import results_table, write_results
+
+__all__ = [
+    "Cell",
+    "Comparison",
+    "Method",
+    "Results",
+    "Row",
+    "Sweep",
+    "aggregate",
+    "answer",
+    "load_comparison",
+    "results_table",
+    "write_report",
+    "write_results",
+]

@@ -1,0 +1,95 @@
+"use strict";
+
+/* Charts against steps and against the place in the sweep. */
+
+function stepSeries(comparison, chart) {
+  const { curves, steps } = comparison.training;
+  const index = comparison.training.charts.findIndex(({ key }) => key === chart.key);
+  return curves
+    .filter((curve) => curve.chart === index && isShown(comparison, curve.point))
+    .map((curve) => {
+      const { name, label } = methodOf(comparison, curve);
+      return { name, label, xs: steps[curve.steps], ys: curve.mean, low: curve.low, high: curve.high };
+    });
+}
+
+function stepChart(comparison, chart, compact = false) {
+  const seeds = comparison.seeds.length > 1 ? "mean of the seeds, band from the lowest to the highest" : "one seed";
+  return lineChart({
+    title: chart.label,
+    note: compact ? null : `on ${chart.where}; ${seeds}`,
+    xName: "step",
+    percent: chart.percent,
+    skipStart: true,
+    compact,
+    series: () => stepSeries(comparison, chart),
+    range: () => comparisons.flatMap((each) => stepSeries(each, chart)),
+  });
+}
+
+/** Usage and PSNR against steps. */
+function trainingPart(comparison) {
+  const charts = comparison.training.charts.filter(({ kind }) => kind === "quality");
+  if (!charts.length) return null;
+  return el("div", { class: "stack" }, charts.map((chart) => stepChart(comparison, chart)));
+}
+
+const DRIFT_FIRST = 4;
+
+/** The readings of the drift meter: those that tell most, the others on demand. */
+function driftPart(comparison) {
+  const charts = comparison.training.charts.filter(({ kind }) => kind === "drift");
+  if (!charts.length) return null;
+  const grid = (some) => el("div", { class: "grid" }, some.map((chart) => stepChart(comparison, chart, true)));
+  const rest = charts.slice(DRIFT_FIRST);
+  if (!rest.length) return grid(charts);
+  const more = el("details", { class: "more" }, el("summary", {}, rest.length === 1 ? "One more reading" : `${rest.length} more readings`));
+  more.addEventListener("toggle", () => more.open && more.childElementCount === 1 && more.append(grid(rest)));
+  return el("div", {}, grid(charts.slice(0, DRIFT_FIRST)), more);
+}
+
+function sweepSeries(comparison, name) {
+  const values = comparison.sweep.values;
+  return comparison.methods
+    .map((method, index) => {
+      const rows = comparison.rows.filter((row) => row.method === index && row.values[name]);
+      const constant = rows.find((row) => row.point === null);
+      const found = values
+        .map((x) => ({ x, value: (rows.find((row) => row.point === x) ?? constant)?.values[name] }))
+        .filter(({ value }) => value);
+      const spread = found.some(({ value }) => value.spread !== null);
+      const bound = (sign) => found.map(({ value }) => value.mean + sign * (value.spread ?? 0));
+      return {
+        name: method.name,
+        label: method.label,
+        xs: found.map(({ x }) => x),
+        ys: found.map(({ value }) => value.mean),
+        ...(spread ? { low: bound(-1), high: bound(1) } : {}),
+      };
+    })
+    .filter(({ xs }) => xs.length);
+}
+
+/** The lead metric, rFID and usage against the place in the sweep. */
+function sweepPart(comparison) {
+  const { sweep } = comparison;
+  if (!sweep || sweep.values.length < 2 || !sweep.values.every((value) => typeof value === "number")) return null;
+  const names = [...new Set([comparison.lead, "rfid", "usage"])];
+  const columns = names.map((name) => comparison.columns.find((column) => column.name === name)).filter(Boolean);
+  const seeds = comparison.seeds.length > 1 ? "mean of the seeds, band of one standard deviation" : "one seed";
+  const charts = columns.map(({ name, heading, size, percent, better }) => {
+    const peers = () => comparisons.filter((each) => each.sweep?.field === sweep.field);
+    return lineChart({
+      title: size ? `${heading}, ${size}` : heading,
+      note: isLogY(peers().flatMap((each) => sweepSeries(each, name)), { logY: better === "lower" }) ? `${seeds}; log scale` : seeds,
+      xName: sweep.label,
+      percent,
+      logY: better === "lower",
+      logX: sweep.values.every((value) => value > 0),
+      xTicks: () => [...sweep.values].sort((a, b) => a - b),
+      series: () => sweepSeries(comparison, name),
+      range: () => peers().flatMap((each) => sweepSeries(each, name)),
+    });
+  });
+  return el("div", { class: "stack" }, charts);
+}

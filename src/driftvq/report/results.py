@@ -1,0 +1,186 @@
+"""From the cells of a comparison to its rows: mean and spread over seeds, the best, and who is as good."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from driftvq.report.loading import Cell, Comparison, Method, Point, load_comparison
+from driftvq.report.metrics import Better, metric
+from driftvq.report.statistics import Paired, Summary, paired_test, summarize
+
+__all__ = ["Results", "Row", "aggregate", "load_comparison", "read_codes"]
+
+COLLAPSED = 0.1
+"""A codebook counts as collapsed when fewer than this share of the codes that could be selected are."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method at one place of the sweep, over its seeds.
+
+    Attributes:
+        cells: one for each seed, finished or not.
+        values: mean and spread by metric, over the finished cells.
+        rank: by the lead metric, among the methods with codes at the same place; None for those that have no value.
+        test: the lead metric against the best of the same place, seed by seed; None for the best itself.
+        within_spread: whether the difference to the best is no larger than the spreads of both together,
+            ``|a - b| ≤ √(spread_a² + spread_b²)``; None for the best itself and without a spread.
+    """
+
+    method: Method
+    point: Point
+    cells: tuple[Cell, ...]
+    values: dict[str, Summary]
+    rank: int | None = None
+    test: Paired | None = None
+    within_spread: bool | None = None
+
+    @property
+    def done(self) -> tuple[Cell, ...]:
+        """The finished cells."""
+        return tuple(cell for cell in self.cells if cell.status == "done")
+
+    @property
+    def failed(self) -> tuple[Cell, ...]:
+        """The failed cells."""
+        return tuple(cell for cell in self.cells if cell.status == "failed")
+
+    @property
+    def has_codebook(self) -> bool:
+        """Whether the finished cells have codes; a plain autoencoder has none and shows what codes cost."""
+        return any(cell.codebook_size is not None for cell in self.done)
+
+    def by_seed(self, name: str) -> dict[int, float]:
+        """The values of a metric."""
+        return {cell.seed: cell.values[name] for cell in self.done if name in cell.values}
+
+    def mean_of(self, attribute: str) -> float | None:
+        """The mean of a cell's attribute over the finished cells that have it, e.g. ``ms_per_step``."""
+        found = [value for cell in self.done if (value := getattr(cell, attribute)) is not None]
+        return math.fsum(found) / len(found) if found else None
+
+    @cached_property
+    def collapsed(self) -> bool:
+        """Whether most codes are dead, of those that the evaluation images could have selected."""
+        if "usage" not in self.values or self.values["usage"].mean >= COLLAPSED:
+            return False
+        possible = 1.0
+        for cell in self.done:
+            counts = read_codes(cell).get("counts")
+            if counts:
+                possible = min(1.0, sum(counts) / len(counts))
+                break
+        return self.values["usage"].mean < COLLAPSED * possible
+
+
+@dataclass(frozen=True)
+class Results:
+    """The rows of a comparison, in the order of its methods and points.
+
+    Attributes:
+        lead: the metric that ranks: the first of the comparison that a finished cell has.
+        columns: its metrics that a finished cell has, then those that only the cells know of.
+        best: by metric and point, the name of the method with the best mean.
+    """
+
+    comparison: Comparison
+    rows: tuple[Row, ...]
+    lead: str
+    columns: tuple[str, ...]
+    best: dict[tuple[str, Point], str] = field(default_factory=dict)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The places of the sweep; one None without a sweep."""
+        return self.comparison.sweep.values if self.comparison.sweep else (None,)
+
+    def at(self, point: Point) -> list[Row]:
+        """The rows that belong to a place, those that the sweep does not touch included."""
+        return [row for row in self.rows if row.point in (point, None)]
+
+    def ranked(self, point: Point) -> list[Row]:
+        """The rows with a rank at a place, best first."""
+        rows = [row for row in self.rows if row.point == point and row.rank is not None]
+        return sorted(rows, key=lambda row: row.rank or 0)
+
+    def mark(self, row: Row, name: str) -> Literal["best", "within"] | None:
+        """Whether a value is the best of its metric and place, or within the spread of the best."""
+        best = next(
+            (r for r in self.rows if (r.method.name, r.point) == (self.best.get((name, row.point)), row.point)), None
+        )
+        if best is None or name not in row.values or not row.has_codebook:
+            return None
+        if best.values[name].mean == row.values[name].mean:
+            return "best"
+        return "within" if within_spread(row.values[name], best.values[name]) else None
+
+    def count(self, status: str) -> int:
+        """How many cells have a status."""
+        return sum(cell.status == status for cell in self.comparison.cells)
+
+
+def aggregate(comparison: Comparison) -> Results:
+    """Group the cells by method and point, rank them by the lead metric, and test each against the best."""
+    groups: dict[tuple[str, Point], list[Cell]] = {}
+    for cell in comparison.cells:
+        groups.setdefault((cell.method, cell.point), []).append(cell)
+    rows = [_row(comparison.method(name), point, cells) for (name, point), cells in groups.items()]
+    measured = list(dict.fromkeys(name for row in rows for name in row.values))
+    columns = [name for name in comparison.metrics if name in measured]
+    columns += [name for name in measured if name not in columns and not name.endswith("_std")]
+    lead = next((name for name in columns if metric(name).better), comparison.metrics[0])
+    best = {}
+    for point in dict.fromkeys(row.point for row in rows):
+        here = [row for row in rows if row.point == point]
+        for name in columns:
+            order = _order(here, name, metric(name).better)
+            if order:
+                best[name, point] = order[0].method.name
+    ranked = [_against_best(row, rows, lead) for row in rows]
+    return Results(comparison, tuple(ranked), lead, tuple(columns), best)
+
+
+def read_codes(cell: Cell) -> dict[str, Any]:
+    """How often each code was selected, and where the codes lie; empty if the cell has none or they cannot be read."""
+    path: Path = cell.folder / "codes.json"
+    try:
+        codes = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return codes if isinstance(codes, dict) else {}
+
+
+def _row(method: Method, point: Point, cells: list[Cell]) -> Row:
+    done = [cell for cell in cells if cell.status == "done"]
+    names = dict.fromkeys(name for cell in done for name in cell.values)
+    values = {name: summarize([cell.values[name] for cell in done if name in cell.values]) for name in names}
+    return Row(method, point, tuple(cells), values)
+
+
+def _order(rows: list[Row], name: str, better: Better | None) -> list[Row]:
+    """The rows that compete in a metric, best first; without a codebook there is nothing to compete with."""
+    if better is None:
+        return []
+    found = [row for row in rows if name in row.values and row.has_codebook]
+    return sorted(found, key=lambda row: row.values[name].mean * (1 if better == "lower" else -1))
+
+
+def _against_best(row: Row, rows: list[Row], lead: str) -> Row:
+    order = _order([other for other in rows if other.point == row.point], lead, metric(lead).better)
+    rank = next((i + 1 for i, other in enumerate(order) if other.method == row.method), None)
+    if rank is None or rank == 1:
+        return Row(row.method, row.point, row.cells, row.values, rank)
+    best = order[0]
+    test = paired_test(row.by_seed(lead), best.by_seed(lead))
+    within = within_spread(row.values[lead], best.values[lead])
+    return Row(row.method, row.point, row.cells, row.values, rank, test, within)
+
+
+def within_spread(a: Summary, b: Summary) -> bool | None:
+    """Whether two means differ by no more than both spreads together; None if one has no spread."""
+    if a.spread is None or b.spread is None:
+        return None
+    return abs(a.mean - b.mean) <= math.hypot(a.spread, b.spread)

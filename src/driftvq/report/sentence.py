@@ -1,0 +1,122 @@
+"""The answer in words, from the numbers."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from driftvq.report.loading import Point
+from driftvq.report.metrics import decimals, metric, plain_label, written, written_p, written_spread
+from driftvq.report.results import Results, Row, within_spread
+from driftvq.report.statistics import paired_test
+
+OWN = ("ours", "paper")
+"""The groups of the paper's methods."""
+
+SIGNIFICANT = 0.05
+
+
+class Answer(NamedTuple):
+    """Who is best and by how much, who collapsed, and what is not finished; empty where there is nothing to say."""
+
+    best: str
+    collapsed: str
+    progress: str
+
+    def __str__(self) -> str:
+        return " ".join(part for part in self if part)
+
+
+def answer(results: Results) -> Answer:
+    """Which method is best in the lead metric, by how much against the best of the others, and who collapsed."""
+    places = [point for point in results.points if results.ranked(point)]
+    best = f"{_wins(results, places)}{_against(results, places[-1])}." if places else "There is no result yet."
+    unfinished = len(results.comparison.cells) - results.count("done")
+    return Answer(best, _collapse(results), f"So far {progress(results)}." if unfinished else "")
+
+
+def progress(results: Results) -> str:
+    """How many cells are done, failed, running and waiting."""
+    counts = [f"{n} {status}" for status in ("failed", "running", "waiting") if (n := results.count(status))]
+    return ", ".join([f"{results.count('done')} of {len(results.comparison.cells)} cells are done", *counts])
+
+
+def listed(values: Sequence[object]) -> str:
+    """Values as words: a, b and c."""
+    texts = [str(value) for value in values]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def _lead(results: Results) -> str:
+    return f"the {'lowest' if metric(results.lead).better == 'lower' else 'highest'} {plain_label(results.lead)}"
+
+
+def _wins(results: Results, places: Sequence[Point]) -> str:
+    """Up to the value that the winner has at the last place."""
+    winners: dict[str, list[Point]] = {}
+    for point in places:
+        winners.setdefault(results.ranked(point)[0].method.label, []).append(point)
+    (label, won), *others = sorted(winners.items(), key=lambda item: -len(item[1]))
+    sweep, last = results.comparison.sweep, places[-1]
+    if sweep is None:
+        return f"{label} has {_lead(results)}, "
+    if len(places) == 1:
+        return f"{label} has {_lead(results)} at {sweep.label} = {last}, "
+    if not others:
+        return f"{label} has {_lead(results)} at every {sweep.label} from {places[0]} to {last}; at {last} it has "
+    rest = [f"{other} at {listed(points)}" for other, points in others]
+    winner = results.ranked(last)[0].method.label
+    return f"By {sweep.label}, {label} has {_lead(results)} at {listed(won)}, {listed(rest)}; at {last} {winner} has "
+
+
+def _against(results: Results, point: Point) -> str:
+    rows, lead = results.ranked(point), results.lead
+    best = rows[0]
+    own = best.method.group in OWN
+    rival = next((row for row in rows[1:] if (row.method.group in OWN) != own), None)
+    digits = decimals(lead, [row.values[lead].mean for row in rows])
+    value = _value(best, lead, digits)
+    if rival is None:
+        return value if len(rows) > 1 else f"{value}; no other method has a result to compare with"
+    title = "the best of the paper's methods" if not own else f"the best {rival.method.group}"
+    other = f"{title}, {rival.method.label} ({_value(rival, lead, digits)})"
+    return f"{value}, {_verdict(best, rival, lead, other)}"
+
+
+def _verdict(best: Row, rival: Row, lead: str, other: str) -> str:
+    a, b = best.values[lead], rival.values[lead]
+    way = "lower" if a.mean < b.mean else "higher"
+    amount = f"{abs(a.mean - b.mean) / b.mean:.0%} {way} than" if min(a.mean, b.mean) > 0 else f"{way} than"
+    within = within_spread(a, b)
+    if within is None:
+        return f"{amount} {other}; with one seed there is no spread, so this may be chance"
+    test = paired_test(best.by_seed(lead), rival.by_seed(lead))
+    p = written_p(test.p) if test is not None and test.p is not None else "no common seeds"
+    n = test.n if test is not None else min(a.n, b.n)
+    if within:
+        return f"but {other} is within the spread of the {n} seeds (paired test: {p}), so neither wins"
+    if test is None or test.p is None or test.p >= SIGNIFICANT:
+        return f"{amount} {other}: more than the spread, but {n} seeds cannot rule out chance (paired test: {p})"
+    return f"{amount} {other}: more than the spread of the {n} seeds (paired test: {p})"
+
+
+def _value(row: Row, name: str, digits: int) -> str:
+    mean, spread, _ = row.values[name]
+    text = written(name, mean, digits)
+    return text if spread is None else f"{text} ± {written_spread(name, spread, digits)}"
+
+
+def _collapse(results: Results) -> str:
+    if not any("usage" in row.values for row in results.rows):
+        return ""
+    collapsed: dict[str, list[Row]] = {}
+    for row in results.rows:
+        if row.collapsed:
+            collapsed.setdefault(row.method.label, []).append(row)
+    if not collapsed:
+        return "No codebook collapsed."
+    names = [f"{label} ({', '.join(_used(row) for row in rows)})" for label, rows in collapsed.items()]
+    return f"Collapsed: {listed(names)}."
+
+
+def _used(row: Row) -> str:
+    share = f"{written('usage', row.values['usage'].mean, 1)} of the codes used"
+    return share if row.point is None else f"{share} at {row.point}"

@@ -1,0 +1,211 @@
+"""The table of a comparison in the forms that people paste and programs read."""
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from driftvq.files import write_text
+from driftvq.names import check_name
+from driftvq.report.fields import FORMAT, finite
+from driftvq.report.loading import Comparison, load_comparison
+from driftvq.report.metrics import decimals, metric, written, written_spread
+from driftvq.report.results import Results, Row, aggregate
+from driftvq.report.sentence import answer
+
+SEED_KEYS = (
+    *("seed", "status", "error", "values", "n", "missing", "codebook_size", "code_dim"),
+    *("seconds", "steps", "ms_per_step", "peak_memory_mb", "parameters"),
+)
+"""What the JSON says of each cell."""
+
+ARROWS = {"lower": "↓", "higher": "↑", None: ""}
+
+
+def results_table(comparison: Comparison | Results, format: str = "markdown") -> str:  # noqa: A002
+    """The table of a comparison, ready to paste.
+
+    Args:
+        comparison: as loaded, or its results.
+        format: "markdown", "csv", "json" or "latex" (needs the package booktabs).
+    """
+    results = comparison if isinstance(comparison, Results) else aggregate(comparison)
+    return FORMATS[check_name("format", format, FORMATS)](results)
+
+
+def write_results(folder: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Write ``results.json`` and ``results.csv`` of a comparison into its folder, each whole or not at all."""
+    results = aggregate(load_comparison(folder))
+    json_path = write_text(Path(folder) / "results.json", results_table(results, "json"))
+    return json_path, write_text(Path(folder) / "results.csv", results_table(results, "csv"))
+
+
+def column_decimals(results: Results) -> dict[str, int]:
+    """Digits after the point for each metric."""
+    means = {name: [row.values[name].mean for row in results.rows if name in row.values] for name in results.columns}
+    return {name: decimals(name, values) for name, values in means.items()}
+
+
+def column_heading(results: Results, name: str) -> str:
+    """A metric with its direction, and for distances between sets the number of images."""
+    size = column_size(results, name)
+    return f"{metric(name).label}{f', {size}' if size else ''} {ARROWS[metric(name).better]}".rstrip()
+
+
+def column_size(results: Results, name: str) -> str:
+    """The number of images behind a distance between sets, which depends on it; empty for other metrics."""
+    counts = {cell.n for row in results.rows for cell in row.done if name in cell.values and cell.n is not None}
+    return f"n = {counts.pop()}" if name in ("rfid", "kid") and len(counts) == 1 else ""
+
+
+def _headings(results: Results) -> list[str]:
+    sweep = [results.comparison.sweep.label] if results.comparison.sweep else []
+    return ["Method", *sweep, *(column_heading(results, name) for name in results.columns), "Training (s)", "Seeds"]
+
+
+def _text_rows(
+    results: Results, escape: Callable[[str], str], strong: Callable[[str], str], signs: tuple[str, str]
+) -> list[list[str]]:
+    """The cells of the table as text; ``signs`` are ± and the mark of values within the spread of the best."""
+    digits = column_decimals(results)
+    rows = []
+    for row in results.rows:
+        cells = [escape(row.method.label)]
+        if results.comparison.sweep:
+            cells.append(escape("any" if row.point is None else str(row.point)))
+        for name in results.columns:
+            cells.append(_value(results, row, name, digits[name], escape, strong, signs))
+        times = [cell.seconds["train"] for cell in row.done if "train" in cell.seconds]
+        cells.append(f"{sum(times) / len(times):.0f}" if times else "–")
+        cells.append(f"{len(row.done)}" if len(row.done) == len(row.cells) else f"{len(row.done)} of {len(row.cells)}")
+        rows.append(cells)
+    return rows
+
+
+def _value(
+    results: Results,
+    row: Row,
+    name: str,
+    digits: int,
+    escape: Callable[[str], str],
+    strong: Callable[[str], str],
+    signs: tuple[str, str],
+) -> str:
+    if name not in row.values:
+        return "failed" if row.failed and not row.done else "–"
+    mean, spread, _ = row.values[name]
+    text = escape(written(name, mean, digits))
+    mark = results.mark(row, name)
+    text = strong(text) if mark == "best" else text
+    if spread is not None:
+        text += f" {signs[0]} {escape(written_spread(name, spread, digits))}"
+    return f"{text} {signs[1]}" if mark == "within" else text
+
+
+def _footnotes(results: Results) -> list[str]:
+    lines = [str(answer(results))]
+    if any(results.mark(row, name) == "within" for row in results.rows for name in results.columns):
+        lines.append("≈: within the spread of the best of its column.")
+    if any(cell.values for cell in results.comparison.cells):
+        several = max(len(row.done) for row in results.rows) > 1
+        lines.append("±: sample standard deviation over seeds." if several else "One seed: no spread.")
+    for row in results.rows:
+        place = "" if row.point is None else f", {row.point}"
+        for cell in row.failed:
+            lines.append(f"Failed: {row.method.label}{place}, seed {cell.seed}: {cell.error} ({cell.log_path})")
+    return lines
+
+
+def _markdown(results: Results) -> str:
+    headings = [_escape_markdown(text) for text in _headings(results)]
+    rows = _text_rows(results, _escape_markdown, lambda text: f"**{text}**", ("±", "≈"))
+    aligned = ["---"] + ["---:"] * (len(headings) - 1)
+    lines = ["| " + " | ".join(cells) + " |" for cells in [headings, aligned, *rows]]
+    notes = "\n".join(f"- {_escape_markdown(line)}" for line in _footnotes(results))
+    return "\n".join(lines) + f"\n\n{notes}\n"
+
+
+def _latex(results: Results) -> str:
+    rows = _text_rows(results, _escape_latex, lambda text: rf"\textbf{{{text}}}", (r"$\pm$", r"$\approx$"))
+    rows = [["--" if cell == "–" else cell for cell in row] for row in rows]
+    headings = [_escape_latex(text) for text in _headings(results)]
+    body = [" & ".join(cells) + r" \\" for cells in rows]
+    notes = ["% " + " ".join(line.split()) for line in _footnotes(results)]
+    lines = [*notes, rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", r"\toprule", " & ".join(headings) + r" \\"]
+    return "\n".join([*lines, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _csv(results: Results) -> str:
+    file = io.StringIO()
+    records = [_record(results, row) for row in results.rows]
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _safe(value) for key, value in record.items()} for record in records)
+    return file.getvalue()
+
+
+def _record(results: Results, row: Row) -> dict[str, Any]:
+    sweep = {results.comparison.sweep.field: row.point} if results.comparison.sweep else {}
+    record: dict[str, Any] = {"method": row.method.name, "label": row.method.label, "group": row.method.group, **sweep}
+    for name in results.columns:
+        found = row.values.get(name)
+        record |= {name: found and found.mean, f"{name}_spread": found and found.spread}
+    record |= {"rank": row.rank, "p": row.test and row.test.p, "within_spread": row.within_spread}
+    record |= {"collapsed": row.collapsed if row.done else None, "done": len(row.done), "failed": len(row.failed)}
+    record |= {"n": row.mean_of("n"), "steps": row.mean_of("steps"), "ms_per_step": row.mean_of("ms_per_step")}
+    record |= {"peak_memory_mb": row.mean_of("peak_memory_mb")}
+    for kind in ("network", "quantizer"):
+        record[f"{kind}_parameters"] = next((c.parameters[kind] for c in row.done if kind in c.parameters), None)
+    return record | {"error": "; ".join(f"seed {cell.seed}: {cell.error}" for cell in row.failed) or None}
+
+
+def _json(results: Results) -> str:
+    comparison = results.comparison
+    sweep = comparison.sweep
+    about: dict[str, Any] = {key: getattr(comparison, key) for key in ("name", "recipe", "title", "scale", "question")}
+    about |= {"command": comparison.command, "created": comparison.created, "seeds": comparison.seeds}
+    about |= {"sweep": sweep and {"field": sweep.field, "values": sweep.values, "label": sweep.label}}
+    about |= {"data": comparison.data, "environment": comparison.environment, "config": comparison.config}
+    metrics = {name: {"label": metric(name).label, "better": metric(name).better} for name in results.columns}
+    document = {"format": FORMAT, "answer": str(answer(results)), "lead": results.lead, "comparison": about}
+    document |= {"metrics": metrics, "rows": [_json_row(row) for row in results.rows]}
+    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def _json_row(row: Row) -> dict[str, Any]:
+    about: dict[str, Any] = {"method": row.method.name, "label": row.method.label, "group": row.method.group}
+    about |= {"point": row.point, "rank": row.rank, "within_spread": row.within_spread, "collapsed": row.collapsed}
+    about["against_best"] = row.test and row.test._asdict()
+    about["values"] = {name: summary._asdict() for name, summary in row.values.items()}
+    return about | {"seeds": [{key: getattr(cell, key) for key in SEED_KEYS} for cell in row.cells]}
+
+
+def _safe(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula is marked as text."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _escape_markdown(text: str) -> str:
+    text = re.sub(r"([\\`*_\[\]<>|~$])", r"\\\1", text)
+    return " ".join(text.split())
+
+
+_LATEX = {
+    **{char: rf"\{char}" for char in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}"},
+    **{"↓": r"$\downarrow$", "↑": r"$\uparrow$", "×": r"$\times$", "±": r"$\pm$", "≈": r"$\approx$", "→": r"$\to$"},
+    **{"Δ": r"$\Delta$", "α": r"$\alpha$", "β": r"$\beta$", "τ": r"$\tau$", "∈": r"$\in$", "–": "--", "—": "---"},
+}
+
+
+def _escape_latex(text: str) -> str:
+    return " ".join("".join(_LATEX.get(char, char) for char in text).split())
+
+
+FORMATS: dict[str, Callable[[Results], str]] = {"markdown": _markdown, "csv": _csv, "json": _json, "latex": _latex}
+"""How a table can be written."""

@@ -1,0 +1,184 @@
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from driftvq.report import Cell, Comparison, Method, aggregate, answer, load_comparison
+
+
+def make(
+    values: dict[str, list[float]], folder: Path, groups: dict[str, str] | None = None, **cell: object
+) -> Comparison:
+    """A comparison of the KID of a few methods, one value for each seed."""
+    groups = groups or {}
+    methods = tuple(
+        Method(name, name.upper(), groups.get(name, "ours" if i == 0 else "peer")) for i, name in enumerate(values)
+    )
+    known: dict[str, object] = {"codebook_size": 64, **cell}
+    cells = tuple(
+        Cell(folder, name, None, seed, "done", values={"kid": kid}, **known)  # type: ignore[arg-type]
+        for name, kids in values.items()
+        for seed, kid in enumerate(kids)
+    )
+    seeds = tuple(range(max(len(kids) for kids in values.values())))
+    return Comparison(
+        folder,
+        "n",
+        "compare",
+        "t",
+        "smoke",
+        "q",
+        "c",
+        "now",
+        seeds,
+        ("kid",),
+        None,
+        methods,
+        {},
+        {},
+        {},
+        None,
+        (),
+        cells,
+    )
+
+
+def test_mean_and_spread_are_those_of_numpy(sweep_source: Path) -> None:
+    results = aggregate(load_comparison(sweep_source))
+    assert len(results.rows) == 7 * 3 + 1
+    for row in results.rows:
+        files = [json.loads((cell.folder / "cell.json").read_text()) for cell in row.done]
+        kids = [file["values"]["kid"] for file in files]
+        assert row.values["kid"].mean == pytest.approx(np.mean(kids))
+        assert row.values["kid"].spread == pytest.approx(np.std(kids, ddof=1))
+        assert row.values["kid"].n == len(kids)
+
+
+def test_rank_and_test_against_the_best(sweep_source: Path) -> None:
+    results = aggregate(load_comparison(sweep_source))
+    assert results.lead == "kid"
+    for point in (64, 1024, 8192):
+        rows = results.ranked(point)
+        means = [row.values["kid"].mean for row in rows]
+        assert means == sorted(means)
+        assert [row.rank for row in rows] == list(range(1, 8))
+        assert rows[0].test is None
+        best = rows[0].by_seed("kid")
+        for row in rows[1:]:
+            mine = row.by_seed("kid")
+            seeds = sorted(mine)
+            expected = stats.ttest_rel([mine[seed] for seed in seeds], [best[seed] for seed in seeds]).pvalue
+            assert row.test is not None
+            assert row.test.p == pytest.approx(expected)
+
+
+def test_higher_is_better_where_it_is(sweep_source: Path) -> None:
+    comparison = load_comparison(sweep_source)
+    results = aggregate(replace(comparison, metrics=("psnr", "kid")))
+    assert results.lead == "psnr"
+    best = results.ranked(8192)[0]
+    assert best.values["psnr"].mean == max(row.values["psnr"].mean for row in results.rows if row.point == 8192)
+
+
+def test_no_codes_no_rank(sweep_source: Path) -> None:
+    results = aggregate(load_comparison(sweep_source))
+    plain = next(row for row in results.rows if row.method.name == "none")
+    assert plain.values["kid"].mean < results.ranked(8192)[0].values["kid"].mean
+    assert plain.rank is None
+    assert results.mark(plain, "kid") is None
+
+
+def test_unknown_metrics_are_kept_without_a_best(sweep_source: Path) -> None:
+    results = aggregate(load_comparison(sweep_source))
+    assert results.columns == ("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity", "sharpness <b>")
+    assert not any(name == "sharpness <b>" for name, _ in results.best)
+
+
+def test_within_the_spread(tmp_path: Path) -> None:
+    values = {"a": [1.0, 1.2, 1.1], "b": [1.15, 1.25, 1.2], "c": [2.0, 2.1, 2.2]}
+    results = aggregate(make(values, tmp_path))
+    assert [row.within_spread for row in results.rows] == [None, True, False]
+    assert [results.mark(row, "kid") for row in results.rows] == ["best", "within", None]
+    assert "within the spread of the 3 seeds" in answer(results).best
+    assert "neither wins" in answer(results).best
+
+
+def test_equal_means_are_both_the_best(tmp_path: Path) -> None:
+    results = aggregate(make({"a": [1.0, 2.0], "b": [2.0, 1.0]}, tmp_path))
+    assert [results.mark(row, "kid") for row in results.rows] == ["best", "best"]
+
+
+def test_one_seed_has_no_spread(tmp_path: Path) -> None:
+    results = aggregate(make({"a": [1.0], "b": [2.0]}, tmp_path))
+    assert results.rows[1].within_spread is None
+    assert results.rows[1].test is not None
+    assert results.rows[1].test.p is None
+    assert answer(results).best == (
+        "A has the lowest KID, 1.00, 50% lower than the best peer, B (2.00); with one seed there is no spread, so "
+        "this may be chance."
+    )
+
+
+def test_the_answer_says_how_sure_it_is(tmp_path: Path) -> None:
+    sure = answer(aggregate(make({"a": [1.0, 1.01, 1.02], "b": [2.0, 2.01, 2.03]}, tmp_path))).best
+    assert sure.startswith(
+        "A has the lowest KID, 1.01 ± 0.01, 50% lower than the best peer, B (2.01 ± 0.02): more than"
+    )
+    assert "the spread of the 3 seeds (paired test: p < 0.001)" in sure
+    unsure = answer(aggregate(make({"a": [1.0, 1.1], "b": [1.2, 1.5]}, tmp_path))).best
+    assert "more than the spread, but 2 seeds cannot rule out chance (paired test: p = 0.20)" in unsure
+
+
+def test_a_peer_can_win(tmp_path: Path) -> None:
+    text = answer(aggregate(make({"a": [2.0, 2.1], "b": [1.0, 1.1]}, tmp_path))).best
+    assert text.startswith("B has the lowest KID, 1.05 ± 0.07, 49% lower than the best of the paper's methods, A (2.05")
+    alone = answer(aggregate(make({"a": [2.0, 2.1]}, tmp_path))).best
+    assert alone.endswith("no other method has a result to compare with.")
+
+
+def test_negative_kid_gets_no_percentage(tmp_path: Path) -> None:
+    assert "%" not in answer(aggregate(make({"a": [-0.001, -0.002], "b": [0.1, 0.2]}, tmp_path))).best
+
+
+def test_the_sweep_is_told_in_the_answer(sweep_source: Path) -> None:
+    comparison = load_comparison(sweep_source)
+    best, collapsed, progress = answer(aggregate(comparison))
+    assert best.startswith(
+        "NS-VQ (driftvq default) has the lowest KID at every codebook size K from 64 to 8192; at 8192 it has"
+    )
+    assert "vanilla VQ <script>alert(1)</script>" in collapsed
+    assert "at 1024" in collapsed
+    assert progress == "So far 64 of 66 cells are done, 1 failed, 1 running."
+    others = [cell for cell in comparison.cells if (cell.method, cell.point) not in {("ns_vq", 64), ("trans_vq", 64)}]
+    mixed = answer(aggregate(replace(comparison, cells=tuple(others)))).best
+    assert mixed.startswith(
+        "By codebook size K, NS-VQ (driftvq default) has the lowest KID at 1024 and 8192, NS-VQ at 64; at 8192 NS-VQ"
+    )
+
+
+def test_few_tokens_are_no_collapse(plain: Path) -> None:
+    """With fewer tokens than codes most codes cannot be selected."""
+    cell = plain / "cells" / "vq--None--seed0"
+    assert next(row for row in aggregate(load_comparison(plain)).rows if row.method.name == "vq").collapsed
+    (cell / "codes.json").write_text(json.dumps({"counts": [1] * 60 + [0] * 964}))
+    assert not next(row for row in aggregate(load_comparison(plain)).rows if row.method.name == "vq").collapsed
+
+
+def test_nothing_done_yet(plain: Path) -> None:
+    shutil.rmtree(plain / "cells")
+    text = str(answer(aggregate(load_comparison(plain))))
+    assert text == "There is no result yet. So far 0 of 16 cells are done, 16 waiting."
+
+
+def test_the_lead_is_the_first_metric_that_was_measured(plain: Path) -> None:
+    for path in plain.glob("cells/*/cell.json"):
+        cell = json.loads(path.read_text())
+        cell["values"].pop("kid", None)
+        path.write_text(json.dumps(cell))
+    results = aggregate(load_comparison(plain))
+    assert results.lead == "lpips_alex"
+    assert "the lowest LPIPS" in answer(results).best
