@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from driftvq import functional as functional
     from driftvq.interop import as_taming, from_taming, from_vector_quantize_pytorch
+    from driftvq.models import VQVAE, ModelConfig
     from driftvq.quantizers import (
         EMAVQ,
         ESTIMATORS,
@@ -43,11 +44,13 @@ __all__ = [
     "PRESETS",
     "QUANTIZERS",
     "VQ",
+    "VQVAE",
     "Estimator",
     "FactorizedVQ",
     "GroupedVQ",
     "Gumbel",
     "GumbelVQ",
+    "ModelConfig",
     "Modified",
     "Quantizer",
     "QuantizerOutput",
@@ -64,7 +67,10 @@ __all__ = [
     "register",
 ]
 
-_MODULES = dict.fromkeys(("as_taming", "from_taming", "from_vector_quantize_pytorch"), "driftvq.interop")
+_MODULES = {
+    **dict.fromkeys(("as_taming", "from_taming", "from_vector_quantize_pytorch"), "driftvq.interop"),
+    **dict.fromkeys(("VQVAE", "ModelConfig"), "driftvq.models"),
+}
 """Where the names live that are not in ``driftvq.quantizers``."""
 
 

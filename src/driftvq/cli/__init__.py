@@ -20,6 +20,9 @@ COMMANDS = {
     "inspect": "what is in this model, and is its codebook alive?",
     "export": "write a model for other runtimes: ONNX, torch.export",
     "push": "share a model on the Hugging Face hub",
+    "report": "results of comparisons on disk, as one page or one table",
+    "compare": "train several methods on the same images, and see which one is best",
+    "reproduce": "a table or figure of the paper by one command",
     "toys": "why codes die and what keeps them alive: the paper's toy demos",
 }
 """Every subcommand and what it is for; the module of the same name does it."""
@@ -29,6 +32,7 @@ EXAMPLES = """examples:
   driftvq train --data photos/ --quantizer trans_vq --codebook-size 1024
   driftvq evaluate runs/x --data photos/val
   driftvq encode runs/x photos/ -o tokens/
+  driftvq compare                                     the paper's methods and their peers, in minutes
   driftvq toys                                        see codes die, and what keeps them alive
 
 Each command has its own --help.

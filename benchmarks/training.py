@@ -1,0 +1,170 @@
+"""What training costs beside the bare network, in one run.
+
+python benchmarks/training.py                # small network: the share of everything around it; Tab. 1: against a peer
+python benchmarks/training.py --rounds 5
+
+Training is the whole of `driftvq train`: loader, Lightning, quantizer, logs. Its cost per step is the time of a longer
+run minus that of a shorter one, so that starting up does not count. The contestants take turns; the best of the rounds.
+"""
+
+import argparse
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from vector_quantize_pytorch import VectorQuantize
+
+from driftvq.data import open_source, train_batches
+from driftvq.models.networks import NETWORKS
+from driftvq.training.config import TrainConfig
+from driftvq.training.run import train
+from measure import machine, table
+
+BATCH, SIZE, CODES, DIM = 16, 64, 1024, 64
+SHORT = 10
+FASTEST_HELP = 5
+
+
+def training(network: str, steps: int) -> Callable[[], float]:
+    """Seconds per step of `driftvq train`."""
+
+    def run() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            seconds = [_train(network, count, Path(folder) / str(count)) for count in (SHORT, SHORT + steps)]
+        return (seconds[1] - seconds[0]) / steps
+
+    return run
+
+
+def _train(network: str, steps: int, out: Path) -> float:
+    config = TrainConfig(
+        network=network,
+        codebook_size=CODES,
+        code_dim=DIM,
+        size=SIZE,
+        batch_size=BATCH,
+        steps=steps,
+        val_images=1,
+        val_every=10**6,
+        checkpoint_every=10**6,
+        out=str(out),
+    )
+    start = time.perf_counter()
+    train(config)
+    return time.perf_counter() - start
+
+
+class PlainLoop:
+    """Encoder, decoder and Adam on one batch, again and again; with a peer's quantizer, or with none."""
+
+    def __init__(self, network: str, steps: int, quantizer: nn.Module | None, ours: bool) -> None:
+        torch.manual_seed(0)
+        encoder, decoder, _ = NETWORKS[network](DIM)
+        self.model = nn.ModuleList([encoder, decoder])
+        if not ours:
+            use_plain_convolutions_(self.model)
+        self.layout = torch.channels_last if ours else torch.contiguous_format
+        self.model.to(memory_format=self.layout)
+        self.quantizer, self.steps = quantizer, steps
+        self.optimizer = torch.optim.Adam(self.model.parameters(), 5e-4)
+        self.images = (torch.rand(BATCH, 3, SIZE, SIZE) * 2 - 1).contiguous(memory_format=self.layout)
+
+    def __call__(self) -> float:
+        """Seconds per step."""
+        self._step()
+        start = time.perf_counter()
+        for _ in range(self.steps):
+            self._step()
+        return (time.perf_counter() - start) / self.steps
+
+    def _step(self) -> None:
+        encoder, decoder = self.model
+        latents: Tensor = encoder(self.images)
+        loss = latents.new_zeros(())
+        if self.quantizer is not None:
+            latents, _, loss = self.quantizer(latents)
+        loss = loss + F.mse_loss(decoder(latents), self.images)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def use_plain_convolutions_(module: nn.Module) -> None:
+    """Replace our 3×3 convolutions by torch's, with the same weights."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.Conv2d) and type(child) is not nn.Conv2d:
+            plain = nn.Conv2d(child.in_channels, child.out_channels, 3, padding=1, bias=child.bias is not None)
+            plain.load_state_dict(child.state_dict())
+            setattr(module, name, plain)
+        else:
+            use_plain_convolutions_(child)
+
+
+def peer() -> nn.Module:
+    return VectorQuantize(
+        dim=DIM, codebook_size=CODES, accept_image_fmap=True, kmeans_init=True, threshold_ema_dead_code=2
+    )
+
+
+def loading() -> float:
+    """Seconds per batch of the loader alone, with one worker."""
+    batches = iter(train_batches(open_source(None, "train", size=SIZE), size=SIZE, batch_size=BATCH, seed=0, workers=1))
+    for _ in range(20):
+        next(batches)
+    start = time.perf_counter()
+    for _ in range(100):
+        next(batches)
+    return (time.perf_counter() - start) / 100
+
+
+def help_time() -> float:
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "driftvq.cli", "--help"], check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
+def verdict(value: float, bar: float, most: bool = True) -> str:
+    met = value <= bar if most else value >= bar
+    return f"{value:.2f} ({'≤' if most else '≥'} {bar}) {'✓' if met else '✗'}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="of which the best counts")
+    rounds = parser.parse_args().rounds
+    logging.getLogger("lightning").setLevel(logging.ERROR)
+    contestants: dict[str, Callable[[], float]] = {
+        "small, network alone": PlainLoop("small", 60, None, ours=True),
+        "small, driftvq train": training("small", 60),
+        "Tab. 1, plain fp32 loop with the peer's EMA": PlainLoop("paper", 4, peer(), ours=False),
+        "Tab. 1, network alone": PlainLoop("paper", 4, None, ours=True),
+        "Tab. 1, driftvq train": training("paper", 6),
+        "loader alone, one worker": loading,
+    }
+    best = dict.fromkeys(contestants, float("inf"))
+    for _ in range(rounds):
+        for name, run in contestants.items():
+            best[name] = min(best[name], run())
+    small, bare = best["small, driftvq train"], best["small, network alone"]
+    around = verdict(1 - bare / small, 0.35)
+    speed_up = best["Tab. 1, plain fp32 loop with the peer's EMA"] / best["Tab. 1, driftvq train"]
+    notes = {
+        "small, driftvq train": f"share of everything around the network {around}",
+        "Tab. 1, driftvq train": f"images per second, × the plain loop {verdict(speed_up, 1.5, most=False)}",
+        "loader alone, one worker": f"share of a small step {verdict(best['loader alone, one worker'] / small, 1)}",
+    }
+    print(f"Batch {BATCH}, {SIZE}×{SIZE}, K = {CODES}, D = {DIM}; {machine()}; best of {rounds}.\n")
+    rows = [[name, f"{1e3 * s:.1f}", f"{BATCH / s:.0f}", notes.get(name, "")] for name, s in best.items()]
+    print(table(["", "ms per step", "images per second", "bar"], rows))
+    print(f"\n`driftvq --help` {verdict(min(help_time() for _ in range(FASTEST_HELP)), 1)} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Encoder and decoder pairs, and the VQ-VAE that joins them with any quantizer."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from driftvq.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from driftvq.models.afterwards import quantize_afterwards
+    from driftvq.models.hashing import model_hash
+    from driftvq.models.hub import push_to_hub
+    from driftvq.models.networks import NETWORKS, Network
+    from driftvq.models.pretrained import save_pretrained
+    from driftvq.models.vqvae import VQVAE, VQVAEOutput
+
+__all__ = [
+    "NETWORKS",
+    "VQVAE",
+    "ModelConfig",
+    "Network",
+    "VQVAEOutput",
+    "model_hash",
+    "push_to_hub",
+    "quantize_afterwards",
+    "save_pretrained",
+]
+
+_MODULES = {
+    "NETWORKS": "networks",
+    "Network": "networks",
+    "VQVAE": "vqvae",
+    "VQVAEOutput": "vqvae",
+    "model_hash": "hashing",
+    "push_to_hub": "hub",
+    "quantize_afterwards": "afterwards",
+    "save_pretrained": "pretrained",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that a config can be read without loading torch."""
+    if name in _MODULES:
+        return getattr(import_module(f"driftvq.models.{_MODULES[name]}"), name)
+    raise AttributeError(f"module 'driftvq.models' has no attribute {name!r}")

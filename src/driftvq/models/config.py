@@ -1,0 +1,105 @@
+"""What a tokenizer is made of, as plain values: read and written without loading torch."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from driftvq.names import check_name
+
+NO_QUANTIZER = "none"
+"""The name of no quantizer: a plain autoencoder."""
+
+RESERVED = {
+    "dim": "code_dim",
+    "codebook_size": "codebook_size",
+    "preset": "preset",
+    "channel_first": None,
+}
+"""Arguments of a quantizer that the config sets by a field of its own, or that a model fixes."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that is needed to build a :class:`driftvq.models.VQVAE`, except its weights.
+
+    Args:
+        network: encoder and decoder, one of :data:`driftvq.models.NETWORKS`.
+        quantizer: one of :data:`driftvq.QUANTIZERS`, or ``"none"`` for a plain autoencoder.
+        preset: a named form of the quantizer, e.g. ``"paper"``; its defaults when None.
+        codebook_size: number of codes, K.
+        code_dim: channels of the latents, D.
+        quantizer_options: further arguments of the quantizer, plain values alone so that they can be saved.
+    """
+
+    network: str = "small"
+    quantizer: str = "ns_vq"
+    preset: str | None = None
+    codebook_size: int = 1024
+    code_dim: int = 64
+    quantizer_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("network", "quantizer"):
+            _check_text(name, getattr(self, name))
+        if self.preset is not None:
+            _check_text("preset", self.preset)
+        for name in ("codebook_size", "code_dim"):
+            _check_count(name, getattr(self, name))
+        object.__setattr__(self, "quantizer_options", _plain_options(self.quantizer_options))
+        if self.quantizer == NO_QUANTIZER and (self.preset is not None or self.quantizer_options):
+            raise ValueError(
+                "quantizer 'none' takes no preset and no quantizer_options, "
+                f"got {self.preset!r} and {self.quantizer_options!r}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, a copy that may be changed."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        values["quantizer_options"] = _plain_options(self.quantizer_options)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """A config from its fields; unknown ones are refused by name, absent ones have their defaults."""
+        if not isinstance(values, Mapping):
+            raise ValueError(f"a model config must be a mapping of field names to values, got {type(values).__name__}")
+        known = [entry.name for entry in fields(cls)]
+        for name in values:
+            check_name("field of the model config", str(name), known)
+        return cls(**values)
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a name, got {value!r}")
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _plain_options(options: object) -> dict[str, Any]:
+    """A copy of the options; only values that JSON gives back as they were."""
+    if not isinstance(options, Mapping):
+        raise ValueError(f"quantizer_options must be a mapping of names to values, got {options!r}")
+    for name in options:
+        if not isinstance(name, str):
+            raise ValueError(f"quantizer_options must have names for keys, got {name!r}")
+        if name in RESERVED:
+            instead = RESERVED[name]
+            raise ValueError(
+                f"quantizer_options must not contain {name!r}: "
+                + (f"set the config's {instead}" if instead else "images fix it")
+            )
+    return {name: _plain(name, value) for name, value in options.items()}
+
+
+def _plain(name: str, value: object) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if value is None or (isinstance(value, bool | int | float | str) and finite):
+        return value
+    raise ValueError(f"quantizer_options[{name!r}] must be a finite number, text, true, false or a list, got {value!r}")

@@ -1,0 +1,160 @@
+"""Models on the Hugging Face hub."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from driftvq.models.card import add_results, model_card, read_results
+from driftvq.models.pretrained import (
+    CARD,
+    CONFIG,
+    INSTALL,
+    WEIGHTS,
+    find_folder,
+    load_pretrained,
+    save_pretrained,
+)
+from driftvq.models.vqvae import VQVAE
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def find_model(path_or_hub_id: str | Path, revision: str | None = None) -> Path:
+    """The folder of a saved model: on this machine, or downloaded from the hub."""
+    folder = find_folder(path_or_hub_id)
+    if folder is None:
+        if not HUB_ID.fullmatch(str(path_or_hub_id)):
+            raise ValueError(f"no such folder: {path_or_hub_id}; a model on the hub is named user/name")
+        return _download(str(path_or_hub_id), revision)
+    if revision is not None:
+        raise ValueError(f"revision {revision!r} is for models on the hub, but {path_or_hub_id} is a folder here")
+    return folder
+
+
+def push_to_hub(
+    model: VQVAE,
+    repo_id: str,
+    *,
+    private: bool = False,
+    token: str | None = None,
+    card: Mapping[str, Any] | None = None,
+) -> str:
+    """Upload a model with its card.
+
+    Args:
+        model: to share.
+        repo_id: ``user/name``; made if it does not exist.
+        private: only you shall see it; refused when the repository exists and is public.
+        token: of your account; by default the one that ``hf auth login`` or HF_TOKEN left.
+        card: what the model card shall say beside the config, e.g. metrics.
+
+    Returns:
+        The address of the model.
+    """
+    check_hub_id(repo_id)
+    with tempfile.TemporaryDirectory() as folder:
+        return push_folder(save_pretrained(model, folder, card=card), repo_id, private=private, token=token)
+
+
+def push_saved(path: str | Path, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
+    """Upload the model of a folder or of a run, with its own card, to which a run's results are added.
+
+    The model is loaded first, so that nothing broken is shared.
+    """
+    folder = find_folder(path)
+    if folder is None:
+        raise ValueError(f"no such folder: {path}")
+    model = load_pretrained(folder)
+    with tempfile.TemporaryDirectory() as name:
+        staged = Path(name)
+        for file in (CONFIG, WEIGHTS):
+            shutil.copyfile(folder / file, staged / file)
+        card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else model_card(model)
+        (staged / CARD).write_text(add_results(card, read_results(Path(path))), encoding="utf-8")
+        return push_folder(staged, repo_id, private=private, token=token)
+
+
+def push_folder(folder: Path, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
+    """Upload a saved model as it is, with the card that lies beside it; see :func:`push_to_hub`."""
+    check_hub_id(repo_id)
+    hub = _hub()
+    if token is None and hub.get_token() is None:
+        raise ValueError("no token for the Hugging Face hub: run `hf auth login`, or set HF_TOKEN")
+    api = hub.HfApi(token=token)
+    with _one_line_errors(hub, f"cannot upload to {repo_id}"):
+        address = api.create_repo(repo_id, private=private, exist_ok=True)
+        if private and not api.repo_info(repo_id).private:
+            raise ValueError(
+                f"{repo_id} exists and is public; make it private on the hub first, or choose another name"
+            )
+        api.upload_folder(
+            repo_id=repo_id,
+            folder_path=folder,
+            allow_patterns=[CONFIG, WEIGHTS, CARD],
+            commit_message="Upload a driftvq image tokenizer",
+        )
+    return str(address)
+
+
+def check_hub_id(repo_id: str) -> str:
+    """The name, if it can be one of a model on the hub."""
+    if not HUB_ID.fullmatch(repo_id):
+        raise ValueError(f"a model on the hub is named user/name, got {repo_id!r}")
+    return repo_id
+
+
+def _download(repo_id: str, revision: str | None) -> Path:
+    hub = _hub()
+    with _one_line_errors(hub, f"no folder {repo_id} here, and it cannot be downloaded from the hub"):
+        folder = Path(hub.snapshot_download(repo_id, revision=revision, allow_patterns=[CONFIG, WEIGHTS]))
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{repo_id} on the hub is not a driftvq model: it has no {CONFIG}")
+    return folder
+
+
+@contextmanager
+def _one_line_errors(hub: ModuleType, what: str) -> Iterator[None]:
+    """Errors of the hub and of the network as one line that says what to do."""
+    errors = hub.errors
+    try:
+        yield
+    except errors.RepositoryNotFoundError as error:
+        raise OSError(f"{what}: there is none, or you have no access (`hf auth login`)") from error
+    except errors.RevisionNotFoundError as error:
+        raise OSError(f"{what}: it has no such revision") from error
+    except errors.HfHubHTTPError as error:
+        hint = " (check the token: `hf auth login`)" if _status(error) in (401, 403) else ""
+        raise OSError(f"{what}: {_line(error)}{hint}") from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, *_network_errors(errors)) as error:
+        raise OSError(f"{what}: no connection to the hub ({_line(error)})") from error
+
+
+def _network_errors(errors: ModuleType) -> tuple[type[BaseException], ...]:
+    """What the hub's HTTP client raises when the network fails; which client it is depends on the version."""
+    client = (cls for cls in errors.HfHubHTTPError.__mro__ if cls.__module__ not in ("builtins", errors.__name__))
+    return (ConnectionError, TimeoutError, *client)
+
+
+def _status(error: Exception) -> int | None:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _line(error: Exception) -> str:
+    """The first line of a message."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _hub() -> ModuleType:
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise ValueError(f"models on the hub need huggingface_hub: {INSTALL}") from error
+    return huggingface_hub

@@ -1,0 +1,182 @@
+"""The VQ-VAE: a network and any quantizer."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from driftvq.models.build import build_quantizer
+from driftvq.models.checks import check_images, check_indices, check_size
+from driftvq.models.config import ModelConfig
+from driftvq.models.networks import NETWORKS
+from driftvq.names import check_name
+
+
+class VQVAEOutput(NamedTuple):
+    """What a forward pass gives: ``images`` like the input, and what there was on the way.
+
+    ``indices`` are None for a plain autoencoder; ``loss`` is the quantizer's, β included; ``latents`` the encoder's.
+    """
+
+    images: Tensor
+    indices: Tensor | None
+    loss: Tensor
+    latents: Tensor
+
+
+class VQVAE(nn.Module):
+    """A tokenizer of images in [-1, 1], ``b 3 h w``.
+
+    Sizes that :attr:`downscale` does not divide are padded at the right and the bottom by repeating the edge, and
+    cropped back.
+
+    >>> model = VQVAE(ModelConfig(codebook_size=256)).eval()
+    >>> images = torch.rand(2, 3, 64, 48) * 2 - 1
+    >>> indices = model.encode(images)
+    >>> indices.shape
+    torch.Size([2, 16, 12])
+    >>> torch.equal(model.decode(indices), model.reconstruct(images))
+    True
+
+    Args:
+        config: what to build.
+
+    Attributes:
+        config: as given.
+        encoder, decoder: of the network.
+        quantizer: or None, for a plain autoencoder.
+        downscale: pixels a side that one position of the indices stands for.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        check_name("network", config.network, NETWORKS)
+        self.config = config
+        self.encoder, self.decoder, self.downscale = NETWORKS[config.network](config.code_dim)
+        self.quantizer = build_quantizer(config)
+
+    def forward(self, images: Tensor) -> VQVAEOutput:
+        """Reconstruct images, in training or evaluation, with the losses' gradient."""
+        check_images(images, self.downscale)
+        latents = self._latents(images)
+        if self.quantizer is None:
+            codes, indices, loss = latents, None, latents.new_zeros((), dtype=torch.float32)
+        else:
+            codes, indices, loss = self.quantizer(latents)
+        return VQVAEOutput(self._images(codes, tuple(images.shape[2:])), indices, loss, latents)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """The int64 indices of images: ``b h w``, or ``b h w q`` for a quantizer with q indices per position."""
+        check_images(images, self.downscale)
+        if self.quantizer is None:
+            raise ValueError(
+                "a plain autoencoder (quantizer 'none') has no indices; "
+                "driftvq.models.quantize_afterwards gives it a codebook"
+            )
+        with self._evaluating():
+            indices: Tensor = self.quantizer(self._latents(images)).indices
+        return indices
+
+    def decode(self, indices: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+        """The images in [-1, 1] of indices.
+
+        Args:
+            indices: as :meth:`encode` gives them, of any integer type.
+            size: height and width to crop to; without it :attr:`downscale` times that of the indices.
+        """
+        if self.quantizer is None:
+            raise ValueError("a plain autoencoder (quantizer 'none') cannot decode indices: it has no codebook")
+        check_indices(indices, self.quantizer.indices_per_position)
+        if size is not None:
+            check_size(size, (indices.shape[1] * self.downscale, indices.shape[2] * self.downscale))
+        with self._evaluating():
+            return self._images(self.quantizer.indices_to_codes(indices.long()), size)
+
+    def latents(self, images: Tensor) -> Tensor:
+        """What the encoder makes of images before any quantizer, ``b code_dim h w``, in evaluation."""
+        check_images(images, self.downscale)
+        with self._evaluating():
+            return self._latents(images)
+
+    def reconstruct(self, images: Tensor) -> Tensor:
+        """The images as the model gives them back: exactly ``decode(encode(images), size)``."""
+        size = (images.shape[-2], images.shape[-1]) if isinstance(images, Tensor) and images.ndim == 4 else None
+        if self.quantizer is not None:
+            return self.decode(self.encode(images), size)
+        check_images(images, self.downscale)
+        with self._evaluating():
+            return self._images(self._latents(images), size)
+
+    def save_pretrained(self, folder: str | Path, *, card: Mapping[str, Any] | None = None) -> Path:
+        """Save config, weights and a model card; see :func:`driftvq.models.pretrained.save_pretrained`."""
+        from driftvq.models.pretrained import save_pretrained
+
+        return save_pretrained(self, folder, card=card)
+
+    @staticmethod
+    def from_pretrained(
+        path_or_hub_id: str | Path, *, revision: str | None = None, map_location: str | torch.device = "cpu"
+    ) -> "VQVAE":
+        """A saved model, in evaluation mode; only safetensors and JSON are read, nothing is executed.
+
+        Args:
+            path_or_hub_id: a saved model's folder, a run's folder, or ``user/name`` on the Hugging Face hub.
+            revision: branch, tag or commit on the hub.
+            map_location: device to load to.
+        """
+        from driftvq.models.hub import find_model
+        from driftvq.models.pretrained import load_pretrained
+
+        return load_pretrained(find_model(path_or_hub_id, revision), map_location)
+
+    def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
+        """Share the model on the Hugging Face hub; see :func:`driftvq.models.hub.push_to_hub`."""
+        from driftvq.models.hub import push_to_hub
+
+        return push_to_hub(self, repo_id, private=private, token=token)
+
+    def grid_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of the indices of images of this height and width."""
+        return -(-size[0] // self.downscale), -(-size[1] // self.downscale)
+
+    @property
+    def current_config(self) -> ModelConfig:
+        """What builds this model as it is now: a codebook may have grown since it was made."""
+        size = self.config.codebook_size if self.quantizer is None else self.quantizer.codebook_size
+        return replace(self.config, codebook_size=size)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the weights, to which images are converted."""
+        return next(self.encoder.parameters()).dtype
+
+    def _latents(self, images: Tensor) -> Tensor:
+        below, right = -images.shape[2] % self.downscale, -images.shape[3] % self.downscale
+        images = images.to(self.dtype)
+        if below or right:
+            images = F.pad(images, (0, right, 0, below), mode="replicate")
+        latents: Tensor = self.encoder(images)
+        return latents
+
+    def _images(self, codes: Tensor, size: tuple[int, ...] | None) -> Tensor:
+        # Under autocast the decoder ends in half precision; losses and metrics want the precision of the weights.
+        images: Tensor = self.decoder(codes.to(self.dtype)).to(self.dtype)
+        return images if size is None else images[:, :, : size[0], : size[1]]
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Evaluation behaviour without gradients, whatever mode each part is in; the modes come back afterwards."""
+        training = [module for module in self.modules() if module.training]
+        try:
+            for module in training:
+                module.training = False
+            with torch.no_grad():
+                yield
+        finally:
+            for module in training:
+                module.training = True

@@ -1,0 +1,125 @@
+"""Checkpoint files: written whole or not at all, read without executing anything, the newest readable one found."""
+
+import contextlib
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
+
+NAME = re.compile(r"step-(\d{8,})\.ckpt")
+KEPT = 2
+"""The newest one, and the one before it in case the newest cannot be read."""
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return folder / f"step-{step:08d}.ckpt"
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, newest step first."""
+    if not folder.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def prune_checkpoints(folder: Path, kept: int = KEPT) -> None:
+    """Remove all but the newest checkpoints, and what an interrupted write left."""
+    for path in (*list_checkpoints(folder)[kept:], *folder.glob(".step-*.tmp")):
+        path.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """The contents of a checkpoint: tensors and plain values alone; anything else in it is refused, not executed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"checkpoint {path} is damaged: the checksum of {damaged} is wrong")
+        contents = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"checkpoint {path} is truncated or not a checkpoint: {error}") from error
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"checkpoint {path} holds more than tensors and plain values, and is refused: it could run code"
+        ) from error
+    except RuntimeError as error:
+        raise ValueError(f"checkpoint {path} cannot be read: {_first_line(error)}") from error
+    if not isinstance(contents, dict) or "state_dict" not in contents:
+        raise ValueError(f"{path} is not a checkpoint of a training run")
+    return contents
+
+
+def newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, Any]]:
+    """The newest checkpoint that can be read, and its contents; newer ones that cannot are warned of."""
+    paths = list_checkpoints(folder)
+    if not paths:
+        raise ValueError(f"no checkpoint in {folder}: nothing to resume from")
+    for path in paths:
+        try:
+            return path, read_checkpoint(path)
+        except (ValueError, OSError) as error:
+            reason = str(error)
+            warn(f"warning: {reason}; trying the one before it")
+    raise ValueError(f"none of the {len(paths)} checkpoints in {folder} can be read; the last reason: {reason}")
+
+
+class AtomicCheckpointIO(CheckpointIO):
+    """Lightning's way to files: a checkpoint appears under its name when all of it is on the disk."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync_folder(path.parent)
+        except (OSError, RuntimeError) as error:
+            raise OSError(
+                f"cannot write checkpoint {path}: {_reason(error)}; checkpoints written before are intact"
+            ) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        return read_checkpoint(Path(path))
+
+    def remove_checkpoint(self, path: Any) -> None:
+        Path(path).unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said; torch wraps it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return _first_line(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,190 @@
+"""The settings of a training run, and the reasons to refuse some of them before any work."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from driftvq.names import check_name
+
+LOSSES = ("mse", "mse+lpips")
+CROPS = ("random", "center")
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
+LAYOUTS = ("auto", "on", "off")
+MONITORS = {"psnr": "max", "ssim": "max", "loss": "min", "usage": "max", "perplexity": "max"}
+"""Validation metrics that can choose the best model, and which direction is better."""
+
+EMBEDDED_STEPS = 1000
+"""Default number of steps on the embedded photographs: a first result within two minutes on two cores."""
+DATA_STEPS = 20_000
+"""Default number of steps on a user's own images."""
+
+
+def _setting(section: str, default: Any, text: str, **more: Any) -> Any:
+    """A field with what a user is told about it; ``more``: ``choices``, ``metavar``, ``least``, ``keeps_course``."""
+    return field(default=default, metadata={"section": section, "help": text, **more})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that a training run depends on.
+
+    Each field is a flag of ``driftvq train`` and a key of its YAML files. A field with ``keeps_course`` in its metadata
+    does not change the weights that a run reaches at a step, so it may differ when a run is resumed.
+    """
+
+    network: str = _setting("model", "small", "encoder and decoder: small, paper, taming or taming_f4")
+    quantizer: str = _setting("model", "ns_vq", "ns_vq, trans_vq, vq, ema_vq, … or none for a plain autoencoder")
+    preset: str | None = _setting("model", None, "a named form of the quantizer, e.g. paper")
+    codebook_size: int = _setting("model", 1024, "number of codes, K", least=1)
+    code_dim: int = _setting("model", 64, "channels of the latents, D", least=1)
+    quantizer_options: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={
+            "section": "model",
+            "help": "further arguments of the quantizer, e.g. commitment_weight=0.25",
+            "metavar": "KEY=VALUE",
+        },
+    )
+
+    data: str | None = _setting(
+        "data",
+        None,
+        "a folder of images, a list file (.txt), .tar shards or hf:NAME; default: embedded photographs",
+        metavar="SPEC",
+    )
+    val_data: str | None = _setting(
+        "data", None, "images to validate on, like --data; default: the held-out part of --data", metavar="SPEC"
+    )
+    val_share: float = _setting("data", 0.05, "share of --data to hold out where it has no split of its own")
+    size: int = _setting("data", 64, "side of the square training images in pixels", least=1)
+    crop: str = _setting("data", "random", "where to cut training images", choices=CROPS)
+    flip: bool = _setting("data", True, "mirror half of the training images")
+    strict: bool = _setting("data", False, "stop at an unreadable image instead of skipping it", keeps_course=True)
+    workers: int = _setting(
+        "data", 1, "processes that read images, per device; 0: none of their own", least=0, keeps_course=True
+    )
+
+    steps: int | None = _setting(
+        "training",
+        None,
+        f"optimizer steps; default: {EMBEDDED_STEPS:,} on the embedded photographs, {DATA_STEPS:,} on --data",
+        least=1,
+        keeps_course=True,
+    )
+    epochs: float | None = _setting("training", None, "passes over the data, instead of --steps", keeps_course=True)
+    batch_size: int = _setting("training", 16, "images per step and device", least=1)
+    accumulate: int = _setting("training", 1, "batches per optimizer step, whose gradients are averaged", least=1)
+    learning_rate: float = _setting("training", 5e-4, "of Adam")
+    betas: tuple[float, float] = _setting("training", (0.9, 0.999), "of Adam")
+    loss: str = _setting("training", "mse", "of the reconstruction", choices=LOSSES)
+    lpips_weight: float = _setting("training", 1.0, "factor of the LPIPS term of mse+lpips")
+    adversarial_weight: float = _setting("training", 0.0, "factor of the adversarial term; 0: no discriminator")
+    adversarial_start: int = _setting("training", 10_000, "first step with the adversarial term", least=0)
+    clip: float = _setting("training", 0.0, "largest norm of the gradient; 0: any")
+    weight_ema: float = _setting(
+        "training", 0.0, "decay of the moving average of the weights that is validated and saved; 0: none"
+    )
+    kmeans_batches: int = _setting(
+        "training", 64, "batches at most for the k-means start of the codebook before the first step", least=0
+    )
+    seed: int = _setting("training", 0, "of weights, data order and crops", least=0)
+
+    accelerator: str = _setting("machine", "auto", "Lightning's: auto, cpu, gpu, mps, …", keeps_course=True)
+    devices: int | str = _setting(
+        "machine", "auto", "Lightning's: a number, a list such as 0,1, or auto (one process on CPUs)", keeps_course=True
+    )
+    num_nodes: int = _setting("machine", 1, "Lightning's: machines", least=1, keeps_course=True)
+    strategy: str = _setting("machine", "auto", "Lightning's: auto, ddp, fsdp, …", keeps_course=True)
+    precision: str = _setting(
+        "machine", "auto", "auto: bf16-mixed where the hardware computes it, else 32-true", choices=PRECISIONS
+    )
+    channels_last: str = _setting("machine", "auto", "memory layout of images and kernels", choices=LAYOUTS)
+
+    val_every: int = _setting("record", 500, "steps between validations", least=1, keeps_course=True)
+    val_images: int = _setting("record", 512, "images to validate on at most; 0: all", least=0, keeps_course=True)
+    monitor: str = _setting(
+        "record", "psnr", "validation metric that chooses the best model", choices=tuple(MONITORS), keeps_course=True
+    )
+    patience: int = _setting(
+        "record", 0, "stop after so many validations without a better one; 0: never", least=0, keeps_course=True
+    )
+    checkpoint_every: int = _setting("record", 500, "steps between checkpoints", least=1, keeps_course=True)
+    log_every: int = _setting("record", 20, "steps between entries of the log", least=1, keeps_course=True)
+    probe_every: int = _setting(
+        "record", 200, "steps between readings of the drift meter; 0: never", least=0, keeps_course=True
+    )
+    tensorboard: bool = _setting("record", True, "write TensorBoard events", keeps_course=True)
+    out: str | None = _setting(
+        "record", None, "run folder; default: runs/DATE-TIME-QUANTIZER", metavar="DIR", keeps_course=True
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, naming the field."""
+        _check_fields(self)
+        _check_ranges(self)
+        _check_combinations(self)
+
+    def model_fields(self) -> dict[str, Any]:
+        """The fields that describe the model: the arguments of ``ModelConfig``."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["section"] == "model"}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for YAML and JSON."""
+        return {**asdict(self), "betas": list(self.betas)}
+
+
+def resolve_steps(config: TrainConfig, images: int, processes: int = 1) -> int:
+    """The number of optimizer steps, for a training set of so many images and so many processes."""
+    if config.steps is not None:
+        return config.steps
+    if config.epochs is not None:
+        return max(1, round(config.epochs * images / (config.batch_size * config.accumulate * processes)))
+    return EMBEDDED_STEPS if config.data is None else DATA_STEPS
+
+
+def course_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Fields that differ between two runs and that change where the run goes, as ``name: old → new``."""
+    return [
+        f"{f.name}: {old[f.name]!r} → {new[f.name]!r}"
+        for f in fields(TrainConfig)
+        if not f.metadata.get("keeps_course") and old[f.name] != new[f.name]
+    ]
+
+
+def _check_fields(config: TrainConfig) -> None:
+    for f in fields(config):
+        value = getattr(config, f.name)
+        choices, least = f.metadata.get("choices"), f.metadata.get("least")
+        if choices is not None:
+            check_name(f.name, value, choices)
+        if least is not None and value is not None and value < least:
+            raise ValueError(f"{f.name} must be a whole number of at least {least}, got {value!r}")
+
+
+def _check_ranges(config: TrainConfig) -> None:
+    for name in ("lpips_weight", "adversarial_weight", "clip"):
+        if not 0 <= getattr(config, name) < float("inf"):
+            raise ValueError(f"{name} must be 0 or larger, got {getattr(config, name)!r}")
+    if not 0 < config.learning_rate < float("inf"):
+        raise ValueError(f"learning_rate must be larger than 0, got {config.learning_rate!r}")
+    if config.epochs is not None and not 0 < config.epochs < float("inf"):
+        raise ValueError(f"epochs must be larger than 0, got {config.epochs!r}")
+    for name, values in (("betas", config.betas), ("weight_ema", (config.weight_ema,))):
+        if not all(0 <= value < 1 for value in values):
+            raise ValueError(f"{name} must lie between 0 (allowed) and 1 (not allowed), got {getattr(config, name)!r}")
+    if not 0 < config.val_share < 1:
+        raise ValueError(f"val_share must lie between 0 and 1, neither allowed, got {config.val_share!r}")
+
+
+def _check_combinations(config: TrainConfig) -> None:
+    if config.steps is not None and config.epochs is not None:
+        raise ValueError(f"give steps or epochs, not both; got steps={config.steps}, epochs={config.epochs:g}")
+    if config.adversarial_weight > 0 and "fsdp" in config.strategy:
+        raise ValueError(
+            f"adversarial_weight={config.adversarial_weight:g} works with the strategies auto and ddp, "
+            f"got strategy={config.strategy!r}"
+        )
+    if config.weight_ema > 0 and "fsdp" in config.strategy:
+        raise ValueError(
+            f"weight_ema={config.weight_ema:g} works with the strategies auto and ddp, got strategy={config.strategy!r}"
+        )

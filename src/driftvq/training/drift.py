@@ -1,0 +1,196 @@
+"""The drift meter: how far the encoder moved, which cells its latents left, and how the codes followed."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from driftvq.functional import Metric, count_codes
+from driftvq.quantizers.base import Quantizer, positive_int
+from driftvq.training.movement import movement, present
+from driftvq.training.probing import (
+    Snapshot,
+    bare_snapshot,
+    codebook_of,
+    describe,
+    distance_snapshot,
+    has_started,
+    layout_of,
+    modules_of,
+    own_snapshot,
+    parts_of,
+    rows,
+    undisturbed,
+)
+
+NAN = math.nan
+OLD = 1000
+"""Steps without selection after which a code counts as old."""
+
+
+@dataclass(frozen=True)
+class DriftReading:
+    """What changed between two readings, then what is; NaN where there is nothing to compare or to measure.
+
+    With latents z → z', codes c → c', ``w`` a latent's code and ``spread = √mean|z - mean z|²``, before → now:
+
+    Attributes:
+        interval: training steps between the readings.
+        latents_moved: ``mean|z' - z| / spread``.
+        latents_moved_by_distance: ``mean|z' - z| / mean|z - c_w|``: about 1, and a latent can leave its cell.
+        translation_share: share of ``mean|z' - z|²`` that a common translation explains, beyond chance.
+        affine_share: the same for an affine map, translation included.
+        cells_changed: share of the latents whose code is another one now.
+        cells_changed_by_latents: the same if only the latents had moved: ``w(z', c) ≠ w(z, c)``.
+        cells_changed_by_codes: the same if only the codes had moved: ``w(z, c') ≠ w(z, c)``.
+        codes_moved_selected: ``mean|c' - c| / spread`` of the codes that the probe had selected.
+        codes_moved_unselected: the same of the other codes.
+        follow_selected: slope of the codes' displacements on those of the latents near them (the mean over the cell of
+            the nearest latent), for the codes that the probe had selected: 1, they follow fully; 0, they stay behind.
+        follow_unselected: the same for the other codes.
+        latent_spread: spread, now.
+        winning_distance: ``mean|z - c_w|``, now.
+        quantization_error: ``mean|z - c_w|² / spread²``, now: 0, the codes tell everything; 1, no more than the mean.
+        usage: share of the codes that the probe selects.
+        perplexity: how many equally used codes would carry as much information about the probe.
+        recent_usage: share of the codes selected in the last 100 training steps.
+        age_median: training steps since a code was last selected, the median code.
+        age_p90: the same, at the 90th percentile.
+        age_max: the same, the longest.
+        older_than_1000: share of codes not selected for 1000 training steps.
+    """
+
+    interval: float = NAN
+    latents_moved: float = NAN
+    latents_moved_by_distance: float = NAN
+    translation_share: float = NAN
+    affine_share: float = NAN
+    cells_changed: float = NAN
+    cells_changed_by_latents: float = NAN
+    cells_changed_by_codes: float = NAN
+    codes_moved_selected: float = NAN
+    codes_moved_unselected: float = NAN
+    follow_selected: float = NAN
+    follow_unselected: float = NAN
+    latent_spread: float = NAN
+    winning_distance: float = NAN
+    quantization_error: float = NAN
+    usage: float = NAN
+    perplexity: float = NAN
+    recent_usage: float = NAN
+    age_median: float = NAN
+    age_p90: float = NAN
+    age_max: float = NAN
+    older_than_1000: float = NAN
+
+    def to_dict(self) -> dict[str, float]:
+        """The values by name."""
+        return asdict(self)
+
+
+class DriftMeter:
+    """Measures on a fixed probe batch how the encoder drifts and how the codebook follows.
+
+    Measuring changes nothing: not the mode, not the random generators, not a buffer.
+
+    Args:
+        encoder: maps the probe to the latents that the quantizer gets, ``(…, d)`` or ``(b, d, …)``; a module, a method
+            or any function. Modules that it mentions are in evaluation mode while it runs.
+        quantizer: one of this library's, anything with a ``codebook`` of shape ``(k, d)``, or None: latents only.
+        probe: what the encoder takes; the same for all readings.
+        codebook: the codes ``(k, d)``, or a function that gives them, if the quantizer has no such attribute.
+        metric: how a quantizer of another library finds its codes: ``"l2"`` or ``"cosine"``.
+        channel_first: latents are ``(b, d, …)``; by default seen from their shape.
+        max_latents: look at so many positions of the probe at most, evenly spaced.
+    """
+
+    def __init__(
+        self,
+        encoder: Callable[[Tensor], Tensor],
+        quantizer: Any,
+        probe: Tensor,
+        *,
+        codebook: Tensor | Callable[[], Tensor] | None = None,
+        metric: Metric = "l2",
+        channel_first: bool | None = None,
+        max_latents: int = 16384,
+    ) -> None:
+        self.encoder, self.quantizer, self.probe = encoder, quantizer, probe
+        self.codebook, self.metric = codebook, metric
+        self.channel_first = layout_of(quantizer) if channel_first is None else channel_first
+        self.max_latents = positive_int("max_latents", max_latents)
+        self.measures = describe(quantizer, codebook)
+        """What is measured of this quantizer, in one sentence."""
+        self._last: Snapshot | None = None
+        self._last_step = NAN
+
+    def measure(self) -> DriftReading:
+        """Compare the model with what it was at the last reading; the first reading only says what is."""
+        modules = modules_of(self.encoder) + ([self.quantizer] if isinstance(self.quantizer, nn.Module) else [])
+        with undisturbed(modules):
+            now = self._snapshot()
+            if now is None:
+                self._last = None
+                return DriftReading()
+            values = present(now) | self._ages()
+            if self._last is not None and self._last.is_comparable(now):
+                values |= movement(self._last.to(now.latents.device), now)
+                values["interval"] = self._step() - self._last_step
+            self._last = now if has_started(self.quantizer, now) else None
+            self._last_step = self._step()
+        return DriftReading(**values)
+
+    @property
+    def counts(self) -> Tensor | None:
+        """How often the probe selected each code at the last reading, ``(k,)``."""
+        return None if self._last is None else count_codes(self._last.winners, self._last.codebook_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last reading's latents and codes, to go on from in another process."""
+        if self._last is None:
+            return {}
+        return self._last.to("cpu")._asdict() | {"step": self._last_step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; it is not used if the probe or the codebook then have another shape."""
+        values = dict(state)
+        self._last_step = values.pop("step", NAN)
+        self._last = Snapshot(**values) if values else None
+
+    def _snapshot(self) -> Snapshot | None:
+        """The present, or None while the latents are not finite."""
+        latents = self.encoder(self.probe).detach()
+        if not latents.isfinite().all():
+            return None
+        latents = latents.to(torch.promote_types(latents.dtype, torch.float32), copy=True)
+        with torch.autocast(latents.device.type, enabled=False):
+            if self.codebook is None and self.quantizer is None:
+                dim = latents.shape[1 if self.channel_first else -1]
+                return bare_snapshot(self._rows(latents, dim))
+            if self.codebook is None and isinstance(self.quantizer, Quantizer):
+                return own_snapshot(self.quantizer, self._rows(latents, self.quantizer.dim))
+            codebook_kd = codebook_of(self.quantizer, self.codebook)
+            return distance_snapshot(self._rows(latents, codebook_kd.shape[1]), codebook_kd, self.metric)
+
+    def _rows(self, latents: Tensor, dim: int) -> Tensor:
+        x_nd = rows(latents, dim, self.channel_first)
+        if len(x_nd) <= self.max_latents:
+            return x_nd
+        return x_nd[torch.linspace(0, len(x_nd) - 1, self.max_latents, device=x_nd.device).long()]
+
+    def _step(self) -> float:
+        step = getattr(self.quantizer, "step", None)
+        return float(step) if isinstance(step, Tensor) and step.numel() == 1 else NAN
+
+    def _ages(self) -> dict[str, float]:
+        parts = parts_of(self.quantizer)
+        if not parts or self.quantizer.step == 0:
+            return {}
+        age = torch.cat([part.code_age for part in parts]).double().cpu()
+        median, p90 = age.quantile(torch.tensor([0.5, 0.9], dtype=torch.double)).tolist()
+        ages = {"age_median": median, "age_p90": p90, "age_max": age.max().item()}
+        old = (age >= OLD).double().mean().item()
+        return ages | {"older_than_1000": old, "recent_usage": self.quantizer.recent_usage()}

@@ -1,0 +1,204 @@
+"""From YAML files and flags to a :class:`TrainConfig`: both know the same fields."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from driftvq.names import check_name
+from driftvq.training.config import TrainConfig
+
+SECTIONS = {
+    "model": "model",
+    "data": "images",
+    "training": "training",
+    "machine": "machine",
+    "record": "what is measured and saved",
+}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The fields that a YAML file sets, of the right types."""
+    yaml = _yaml()
+
+    if not path.is_file():
+        raise ValueError(f"no such config file: {path}")
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold `key: value` lines, got a {type(found).__name__}")
+    try:
+        return {str(name): check_value(str(name), value) for name, value in found.items()}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write fields as YAML, in the order given."""
+    yaml = _yaml()
+
+    path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def make_config(*layers: Mapping[str, Any]) -> TrainConfig:
+    """The config of several layers of settings, where the later one wins."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        if layer.get("steps") is not None:
+            merged.pop("epochs", None)
+        if layer.get("epochs") is not None:
+            merged.pop("steps", None)
+        merged |= layer
+    return TrainConfig(**{name: check_value(name, value) for name, value in merged.items()})
+
+
+def check_value(name: str, value: object) -> Any:
+    """The value of a field in its own type; a wrong name or type is an error that names it."""
+    check_name("setting", name, _types())
+    kinds = _types()[name]
+    if value is None and NoneType in kinds:
+        return None
+    for kind in kinds:
+        fitting = _fit(kind, value)
+        if fitting is not None:
+            return fitting
+    wanted = " or ".join(_WORDS.get(kind, "null") for kind in kinds)
+    raise ValueError(f"{name} must be {wanted}, got {value!r}")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag per field; a flag that is not given leaves nothing in the namespace."""
+    groups = {section: parser.add_argument_group(title) for section, title in SECTIONS.items()}
+    for f in fields(TrainConfig):
+        flag = "--" + f.name.replace("_", "-")
+        options: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS, "help": _help(f)}
+        kind = _types()[f.name][0]
+        if kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif kind is dict:
+            options |= {"nargs": "+", "action": _OptionsAction, "metavar": f.metadata["metavar"]}
+        elif kind is tuple:
+            options |= {"nargs": 2, "type": _parser(f.name, float), "metavar": ("B1", "B2")}
+        else:
+            options |= {"type": _parser(f.name, kind), "metavar": _metavar(f, kind)}
+        groups[f.metadata["section"]].add_argument(flag, **options)
+
+
+def given_flags(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields that flags set."""
+    return {name: value for name, value in vars(args).items() if name in _types()}
+
+
+def parse_scalar(text: str) -> Any:
+    """A value as YAML reads it: 3 is a number, true a truth value, rotation a string."""
+    yaml = _yaml()
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+class _OptionsAction(argparse.Action):
+    """``key=value`` pairs, which may be given in several portions."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        options = dict(getattr(namespace, self.dest, {}))
+        for pair in values:
+            key, equals, text = pair.partition("=")
+            if not equals or not key.isidentifier():
+                raise argparse.ArgumentError(self, f"must be key=value, got {pair!r}")
+            options[key] = parse_scalar(text)
+        setattr(namespace, self.dest, options)
+
+
+def _yaml() -> Any:
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ValueError('settings need PyYAML: pip install "driftvq[tokenizer]"') from error
+    return yaml
+
+
+@cache
+def _types() -> dict[str, tuple[Any, ...]]:
+    """Allowed types of each field, None's last."""
+    hints = get_type_hints(TrainConfig)
+    return {f.name: tuple(_kinds(hints[f.name])) for f in fields(TrainConfig)}
+
+
+def _kinds(hint: Any) -> list[Any]:
+    origin = get_origin(hint)
+    if origin in (dict, tuple):
+        return [origin]
+    return list(get_args(hint)) if get_args(hint) else [hint]
+
+
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    dict: "a mapping of option names to values",
+    tuple: "two numbers",
+}
+
+
+def _fit(kind: Any, value: object) -> Any:
+    """The value as this type, or None."""
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if kind is float and isinstance(value, str):
+        return _float(value)  # YAML 1.1 reads 5e-4 as text
+    if kind is tuple and isinstance(value, list | tuple) and len(value) == 2:
+        pair = tuple(_fit(float, number) for number in value)
+        return None if None in pair else pair
+    if kind is dict and isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return dict(value)
+    if kind in (int, str, bool) and type(value) is kind:
+        return value
+    return None
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _parser(name: str, kind: Any) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        if kind is int and NoneType not in _types()[name] and str in _types()[name]:
+            return int(text) if text.isdecimal() else text
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be {_WORDS[kind]}, got {text!r}") from None
+
+    return parse
+
+
+def _metavar(f: Field[Any], kind: Any) -> str:
+    if "choices" in f.metadata:
+        return "{" + ",".join(f.metadata["choices"]) + "}"
+    return str(f.metadata.get("metavar", {int: "N", float: "X"}.get(kind, "NAME")))
+
+
+def _help(f: Field[Any]) -> str:
+    text = str(f.metadata["help"]).replace("%", "%%")
+    default = f.default
+    if default is MISSING or default is None or "default:" in text:
+        return text
+    if isinstance(default, tuple):
+        default = " ".join(map(str, default))
+    if isinstance(default, bool):
+        default = "yes" if default else "no"
+    return f"{text} (default: {default})"

@@ -1,0 +1,150 @@
+import json
+import sys
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from driftvq import QUANTIZERS
+from driftvq.models import VQVAE, ModelConfig, model_hash
+from driftvq.models.export import FORMATS, OPSET, export_model
+from driftvq.models.exported import Runner, check_exported
+from driftvq.models.tracing import evaluation_copy
+from tests.models.cases import make_images, make_model
+
+
+def run_onnx(path, x):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
+
+
+def test_onnx_files_agree_with_the_model(tmp_path):
+    model = make_model("ns_vq").train()
+    about = export_model(model, tmp_path, "onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["decoder.onnx", "encoder.onnx", "export.json"]
+    assert model.training
+    for batch, height, width in ((1, 8, 8), (5, 32, 20)):
+        images = make_images(batch, height, width, seed=7)
+        indices = run_onnx(tmp_path / "encoder.onnx", images)
+        assert torch.equal(indices, model.encode(images))
+        assert (run_onnx(tmp_path / "decoder.onnx", indices) - model.decode(indices)).abs().max() < 1e-4
+    for name in ("encoder", "decoder"):
+        loaded = onnx.load(tmp_path / f"{name}.onnx")
+        assert {entry.domain: entry.version for entry in loaded.opset_import} == {"": OPSET}
+        assert {entry.key: entry.value for entry in loaded.metadata_props}["model_hash"] == model_hash(model)
+    assert json.loads((tmp_path / "export.json").read_text()) == about
+    assert about["check"]["indices"] > 200
+    assert about["check"]["largest_pixel_difference"] < 1e-4
+    assert (about["stride"], about["codebook_size"], about["opset"]) == (4, 64, OPSET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", FORMATS)
+@pytest.mark.parametrize("quantizer", QUANTIZERS)
+def test_every_quantizer_exports(quantizer, runtime, tmp_path):
+    check = export_model(make_model(quantizer), tmp_path, runtime)["check"]
+    assert check["largest_pixel_difference"] < 1e-4
+    assert check["ties"] < 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["paper", "taming", "taming_f4"])
+def test_every_network_exports(network, tmp_path):
+    torch.manual_seed(0)
+    model = VQVAE(ModelConfig(network, "vq", codebook_size=16, code_dim=3))
+    assert export_model(model, tmp_path, "onnx")["check"]["largest_pixel_difference"] < 1e-4
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS)
+def test_what_is_computed_once_is_what_the_model_computes(quantizer):
+    model, images = make_model(quantizer), make_images(2, 16, 16)
+    fixed = evaluation_copy(model)
+    assert torch.equal(fixed.encode(images), model.encode(images))
+    assert torch.equal(fixed.reconstruct(images), model.reconstruct(images))
+    assert not any(parameter.requires_grad for parameter in fixed.parameters())
+
+
+def test_half_precision_is_exported_in_single(tmp_path):
+    fixed = evaluation_copy(make_model("vq").to(torch.bfloat16))
+    assert {parameter.dtype for parameter in fixed.parameters()} == {torch.float32}
+
+
+def test_a_plain_autoencoder_has_nothing_to_export(tmp_path):
+    with pytest.raises(ValueError, match="no indices to export"):
+        export_model(make_model("none", steps=0), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_format_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="unknown export format 'onx'; known, nearest first: onnx, torch"):
+        export_model(make_model("vq", steps=0), tmp_path / "x", "onx")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("absent", ["onnxruntime", "onnxscript"])
+def test_absent_packages_are_named(absent, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, absent, None)
+    with pytest.raises(ValueError, match=rf'{absent}.*pip install "driftvq\[onnx\]"'):
+        export_model(make_model("vq", steps=0), tmp_path)
+
+
+def test_files_that_disagree_do_not_appear(tmp_path, monkeypatch):
+    def write(traced, folder, metadata):
+        for name in ("encoder", "decoder"):
+            (folder / f"{name}.x").write_text("")
+
+    def runner(encoder, decoder):
+        assert encoder.is_file()
+        return Runner(model.encode, lambda indices: model.decode(indices) + 2e-4)
+
+    model = make_model("vq")
+    monkeypatch.setattr("driftvq.models.export.trace", lambda model: None)
+    monkeypatch.setitem(FORMATS, "x", (write, "x", runner))
+    with pytest.raises(ValueError, match=r"exported images differ from torch by 0\.0002, at most 0\.0001 allowed"):
+        export_model(model, tmp_path, "x")
+    assert not list(tmp_path.iterdir())
+    export_model(model, tmp_path, "x", check=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["decoder.x", "encoder.x", "export.json"]
+
+
+def with_codes(codes):
+    """A model whose latents are all equal, and whose first codes lie so far from them."""
+    model = make_model("vq").eval()
+    with torch.no_grad():
+        model.encoder[-1].weight.zero_()
+        model.encoder[-1].bias.fill_(1)
+        model.quantizer.codes.fill_(9)
+        for number, offset in enumerate(codes):
+            model.quantizer.codes[number] = 1
+            model.quantizer.codes[number, 0] += offset
+    return model
+
+
+def swapped(model):
+    def encode(images):
+        indices = model.encode(images)
+        assert set(indices.flatten().tolist()) <= {0, 1}
+        return 1 - indices
+
+    return Runner(encode, model.decode)
+
+
+def test_wrong_indices_are_found():
+    model = with_codes([0.1, -0.2])
+    with pytest.raises(ValueError, match="exported indices differ from torch at 12 of 12 places that are no ties"):
+        check_exported(model, swapped(model))
+
+
+@pytest.mark.parametrize("codes", [[0.1, -0.1], [0.1, 0.1], [0.1, 0.1 + 1e-6]], ids=["between", "equal", "nearly"])
+def test_ties_are_counted_and_no_error(codes):
+    model = with_codes(codes)
+    found = check_exported(model, swapped(model))
+    assert found["ties"] == found["indices"] == 243
+
+
+@pytest.mark.parametrize("change", [lambda i: i.int(), lambda i: i[:, :1]], ids=["type", "shape"])
+def test_indices_of_another_kind_are_refused(change):
+    model = make_model("vq")
+    with pytest.raises(ValueError, match="not as in torch"):
+        check_exported(model, Runner(lambda images: change(model.encode(images)), model.decode))

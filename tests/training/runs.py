@@ -1,0 +1,128 @@
+"""Small training runs for the tests, in this process or in one that can be killed."""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from driftvq.cli import main
+
+SMALL = {
+    "size": 16,
+    "batch-size": 4,
+    "codebook-size": 32,
+    "code-dim": 8,
+    "steps": 12,
+    "val-every": 4,
+    "checkpoint-every": 4,
+    "log-every": 1,
+    "probe-every": 3,
+    "val-images": 4,
+    "workers": 0,
+    "accelerator": "cpu",
+    "no-tensorboard": True,
+}
+"""Settings of a run that takes a second."""
+
+
+def make_images(folder: Path, count: int = 24, side: int = 20) -> Path:
+    """A folder of smooth random pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        coarse = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8))
+        coarse.resize((side, side), Image.Resampling.BICUBIC).save(folder / f"{number:03d}.png")
+    return folder
+
+
+def arguments(images: Path, out: Path, **changes: Any) -> list[str]:
+    """The command line of a small run, with changes; True is a bare flag, a list several words."""
+    settings = {**SMALL, "data": images, "out": out, **{k.replace("_", "-"): v for k, v in changes.items()}}
+    if "tensorboard" in settings:
+        del settings["no-tensorboard"]
+    words = ["train"]
+    for name, value in settings.items():
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        words += [f"--{name}", *map(str, values)]
+    return words
+
+
+def run_process(
+    words: list[str], log: Path | None = None, largest_file: int | None = None
+) -> multiprocessing.process.BaseProcess:
+    """Start ``driftvq`` in a process of its own, without importing everything anew for each.
+
+    Args:
+        words: its arguments.
+        log: where its output goes.
+        largest_file: the system refuses to write larger files, as a full disk does.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.training.runs", "driftvq.training.run"])
+    process = context.Process(target=_run, args=(words, log, largest_file))
+    process.start()
+    return process
+
+
+def _run(words: list[str], log: Path | None, largest_file: int | None) -> None:
+    torch.set_num_threads(1)
+    with Path(os.devnull if log is None else log).open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    if largest_file is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(main(words))
+
+
+def wait_for_step(run: Path, step: int, process: multiprocessing.process.BaseProcess, seconds: float = 60) -> None:
+    """Until the log has reached a step."""
+    deadline = monotonic() + seconds
+    while last_step(run) < step:
+        assert process.is_alive(), "the run ended too early"
+        assert monotonic() < deadline, f"step {step} is not reached in {seconds} s"
+        sleep(0.01)
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    """The log of a run."""
+    path = run / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def last_step(run: Path) -> int:
+    try:
+        return max((record["step"] for record in records(run)), default=0)
+    except json.JSONDecodeError:  # a line is being written
+        return 0
+
+
+def checkpoint(run: Path, step: int) -> dict[str, Any]:
+    return torch.load(run / "checkpoints" / f"step-{step:08d}.ckpt", weights_only=True)
+
+
+def differences(first: Any, second: Any, where: str = "") -> list[str]:
+    """Where two nested structures differ, by bits."""
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return [] if first.dtype == second.dtype and torch.equal(first, second) else [where]
+    if isinstance(first, dict) and isinstance(second, dict):
+        keys = [key for key in {*first, *second} if key not in first or key not in second]
+        return [f"{where}/{key}" for key in keys] + [
+            found for key in first if key in second for found in differences(first[key], second[key], f"{where}/{key}")
+        ]
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple) and len(first) == len(second):
+        return [
+            found
+            for number, pair in enumerate(zip(first, second, strict=True))
+            for found in differences(*pair, f"{where}/{number}")
+        ]
+    return [] if first == second else [where]

@@ -1,0 +1,86 @@
+from contextlib import nullcontext
+from itertools import islice
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from driftvq.data import to_float
+from driftvq.functional import kmeans
+from driftvq.models import VQVAE, ModelConfig
+from driftvq.training.codebook_start import CodebookStart, pending_starts
+from driftvq.training.config import TrainConfig
+from driftvq.training.datamodule import RunImages
+from driftvq.training.module import TokenizerModule
+
+TRAINER = SimpleNamespace(precision_plugin=SimpleNamespace(forward_context=nullcontext), world_size=1)
+
+
+def start(pictures, run, most_batches=64, batches=0, **changes):
+    config = TrainConfig(data=str(pictures), size=16, batch_size=4, code_dim=8, **changes)
+    torch.manual_seed(0)
+    model = VQVAE(ModelConfig.from_dict(config.model_fields()))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    module = TokenizerModule(model, config, 1, run, channels_last=False)
+    module.batches = batches
+    images, told = RunImages(config), []
+    CodebookStart(images, most_batches, told.append).on_train_start(TRAINER, module)
+    return model, before, images, told
+
+
+@pytest.mark.parametrize("quantizer", ["trans_vq", "ns_vq", "ema_vq"])
+def test_the_codebook_is_the_k_means_of_training_latents_before_the_first_step(pictures, tmp_path, quantizer):
+    options = {"kmeans_init": True}
+    changes = {"quantizer": quantizer, "codebook_size": 40, "quantizer_options": options}
+    model, before, images, told = start(pictures, tmp_path, **changes)
+    batches = list(islice(images.start_batches(), 2))  # 64 latents each, 80 are needed
+    with torch.no_grad():
+        latents = torch.cat([model.encoder(to_float(b.images)).movedim(1, -1).reshape(-1, 8) for b in batches])[:80]
+    expected = kmeans(latents, 40, 10, generator=torch.Generator().manual_seed(0)).codebook
+    assert torch.equal(model.quantizer.eval().codebook, expected)
+    assert not model.quantizer.freeze_codebook
+    assert model.quantizer.step == 0
+    assert model.quantizer.code_age.sum() == 0
+    for name, value in model.state_dict().items():
+        if not name.startswith("quantizer"):
+            assert torch.equal(value, before[name]), name
+    assert told == ["k-means start: 40 codes placed among 128 latents"]
+
+
+@pytest.mark.parametrize("quantizer", ["ns_vq", "residual_vq"])
+def test_every_start_is_done_and_repeatable(pictures, tmp_path, quantizer):
+    options = {"quantizer_options": {"kmeans_init": True}}
+    model, before, _, _ = start(pictures, tmp_path, quantizer=quantizer, codebook_size=40, **options)
+    assert pending_starts(model.quantizer) == []
+    again, *_ = start(pictures, tmp_path, quantizer=quantizer, codebook_size=40, **options)
+    codes = [name for name in before if name.endswith("codes")]
+    assert codes
+    for name in codes:
+        assert not torch.equal(model.state_dict()[name], before[name])
+        assert torch.equal(model.state_dict()[name], again.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"quantizer": "fsq"},
+        {"quantizer": "none"},
+        {"quantizer": "vq"},
+        {"quantizer": "ns_vq", "batches": 3},
+        {"quantizer": "ns_vq", "most_batches": 0},
+        {"quantizer": "ns_vq", "quantizer_options": {"freeze_codebook": True}},
+    ],
+)
+def test_without_a_start_or_when_resumed_nothing_happens(pictures, tmp_path, changes):
+    size = {} if changes["quantizer"] == "fsq" else {"codebook_size": 32}
+    model, before, _, told = start(pictures, tmp_path, **size, **changes)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert told == []
+
+
+def test_a_large_codebook_goes_on_during_the_first_steps(pictures, tmp_path):
+    model, _, _, told = start(pictures, tmp_path, quantizer="ns_vq", codebook_size=500, most_batches=2)
+    (pending,) = pending_starts(model.quantizer)
+    assert len(pending.pending) == 128
+    assert "goes on during the first steps" in told[0]

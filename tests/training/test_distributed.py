@@ -1,0 +1,93 @@
+"""Two real processes must end with one model, which one process with the joined batch would have found."""
+
+import os
+import subprocess
+import sys
+import tarfile
+
+import pytest
+import torch
+
+from driftvq.training.config import TrainConfig
+from driftvq.training.run import make_trainer
+from tests.training.runs import arguments, differences, make_images, records, run_process
+
+SCRIPT = """
+import sys
+
+import torch
+
+from driftvq.cli import main
+from driftvq.training.module import TokenizerModule
+
+
+def save(module):
+    torch.save(module.state_dict(), module.run / f"rank-{module.global_rank}.pt")
+
+
+if __name__ == "__main__":
+    TokenizerModule.on_train_end = save
+    sys.exit(main())
+"""
+
+
+def train_on_two(folder, words):
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), *words, "--devices", "2", "--strategy", "ddp"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def shards(folder, images, count=2):
+    folder.mkdir()
+    paths = sorted(images.iterdir())
+    for number in range(count):
+        with tarfile.open(folder / f"images-{number}.tar", "w") as tar:
+            for path in paths[number::count]:
+                tar.add(path, path.name)
+    return folder
+
+
+MORE = {
+    "shards": {},
+    "trans_vq": {"quantizer": "trans_vq"},
+    "adversary": {"adversarial_weight": 0.5, "adversarial_start": 2},
+}
+
+
+@pytest.mark.parametrize("kind", ["folder", *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
+def test_two_processes_end_with_one_model(kind, tmp_path):
+    images = make_images(tmp_path / "images", 40)
+    data = shards(tmp_path / "shards", images) if kind == "shards" else images
+    out = tmp_path / "two"
+    settings = {"batch_size": 2, "steps": 8, "val_every": 3, "val_images": 5, **MORE.get(kind, {})}
+    output = train_on_two(tmp_path, arguments(data, out, **settings))
+    first, second = (torch.load(out / f"rank-{rank}.pt", weights_only=True) for rank in range(2))
+    assert differences(first, second) == []
+    assert first["model.quantizer.start.finished"]
+    assert output.count("k-means start") == 1, "only the first process speaks"
+    assert [r["step"] for r in records(out) if "train/loss" in r] == list(range(1, 9)), "only the first process logs"
+
+    if kind == "folder":  # the rows of a joined batch are those of the two halves
+        alone = tmp_path / "one"
+        process = run_process(arguments(data, alone, batch_size=4, steps=8, val_every=3, val_images=5))
+        process.join(120)
+        values = [[r["val/psnr"] for r in records(run) if "val/psnr" in r] for run in (out, alone)]
+        assert values[0] == pytest.approx(values[1], abs=0.05)
+
+
+def test_what_concerns_machines_goes_to_lightning_unchanged(tmp_path, monkeypatch):
+    given = {}
+    monkeypatch.setattr("driftvq.training.run.Trainer", lambda **options: given.update(options))
+    config = TrainConfig(strategy="fsdp", devices="0,1", num_nodes=3, accelerator="gpu", precision="bf16-mixed")
+    make_trainer(config, 10, tmp_path, [])
+    assert {name: given[name] for name in ("strategy", "devices", "num_nodes", "accelerator", "precision")} == {
+        "strategy": "fsdp",
+        "devices": "0,1",
+        "num_nodes": 3,
+        "accelerator": "gpu",
+        "precision": "bf16-mixed",
+    }

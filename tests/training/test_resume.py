@@ -1,0 +1,98 @@
+"""A run that is killed and resumed must be the run that was not."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.training.runs import arguments, checkpoint, differences, make_images, records, run_process, wait_for_step
+
+STEPS, KILLED_AT = 20, 9
+
+CASES: dict[str, dict[str, Any]] = {
+    "ns_vq": {"quantizer": "ns_vq"},
+    "ns_vq, paper, a worker": {
+        "quantizer": "ns_vq",
+        "preset": "paper",
+        "quantizer_options": ["decay_every=5"],
+        "workers": 1,
+    },
+    "trans_vq, a worker": {"quantizer": "trans_vq", "workers": 1},
+    "k-means start in the first steps": {
+        "quantizer": "ema_vq",
+        "quantizer_options": ["kmeans_init=true"],
+        "codebook_size": 400,
+        "kmeans_batches": 1,
+    },
+}
+MORE_CASES: dict[str, dict[str, Any]] = {
+    "ns_vq, a worker": {"quantizer": "ns_vq", "workers": 1},
+    "ns_vq, paper": {"quantizer": "ns_vq", "preset": "paper", "quantizer_options": ["decay_every=5"]},
+    "trans_vq": {"quantizer": "trans_vq"},
+    "vq with restarts": {"quantizer": "vq", "quantizer_options": ["kmeans_init=true", "restart_after=3"]},
+    "gumbel_vq, which draws random numbers": {"quantizer": "gumbel_vq"},
+    "averaged weights, clipped gradients": {"weight_ema": 0.9, "clip": 0.5, "checkpoint_every": 5},
+    "adversary": {"adversarial_weight": 0.5, "adversarial_start": 6},
+    "accumulation": {"accumulate": 2, "monitor": "loss"},
+    "TensorBoard": {"tensorboard": True},
+}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("images") / "images")
+
+
+def finish(words, log=None):
+    process = run_process(words, log)
+    process.join(120)
+    assert process.exitcode == 0
+
+
+def kill_at(step, run, words):
+    process = run_process(words)
+    wait_for_step(run, step, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(10)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def assert_same_run(first, second, step):
+    assert records(first) == records(second)
+    assert [record["step"] for record in records(first) if "train/loss" in record] == list(range(1, step + 1))
+    assert differences(checkpoint(first, step), checkpoint(second, step)) == []
+    models = [load_file(run / "model" / "model.safetensors") for run in (first, second)]
+    assert differences(*models) == []
+
+
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_CASES)])
+def test_killed_and_resumed_is_the_same_run(name, images, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    settings = {"steps": STEPS, **{**CASES, **MORE_CASES}[name]}
+    finish(arguments(images, whole, **settings))
+    kill_at(KILLED_AT, broken, arguments(images, broken, **settings))
+    assert not (broken / "checkpoints" / f"step-{STEPS:08d}.ckpt").exists(), "killed too late to prove anything"
+    finish(["train", "--resume", str(broken)])
+    assert_same_run(whole, broken, STEPS)
+
+
+def test_resumed_from_the_checkpoint_before_a_truncated_one(images, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(arguments(images, whole, steps=12))
+    finish(arguments(images, broken, steps=8))
+    newest = broken / "checkpoints" / "step-00000008.ckpt"
+    newest.write_bytes(newest.read_bytes()[:5000])
+    log = tmp_path / "log.txt"
+    finish(["train", "--resume", str(broken), "--steps", "12"], log)
+    assert_same_run(whole, broken, 12)
+    assert f"warning: checkpoint {newest} is truncated" in log.read_text()
+
+
+def test_a_finished_run_goes_on_with_more_steps(images, tmp_path):
+    whole, longer = tmp_path / "whole", tmp_path / "longer"
+    finish(arguments(images, whole, steps=12))
+    finish(arguments(images, longer, steps=8))
+    finish(["train", "--resume", "--out", str(longer), "--steps", "12"])
+    assert_same_run(whole, longer, 12)

@@ -1,0 +1,163 @@
+"""Whole runs in this process, against loops and values made by hand."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from driftvq.data import eval_batches, open_source, to_float, to_uint8, train_batches
+from driftvq.models import VQVAE, ModelConfig
+from driftvq.training.config import TrainConfig
+from driftvq.training.random_state import seed_all
+from driftvq.training.run import train
+from tests.training.runs import checkpoint, records
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = {
+    "size": 16,
+    "batch_size": 4,
+    "codebook_size": 32,
+    "code_dim": 8,
+    "steps": 6,
+    "val_every": 2,
+    "checkpoint_every": 100,
+    "log_every": 1,
+    "probe_every": 0,
+    "val_images": 6,
+    "val_share": 0.2,
+    "workers": 0,
+    "accelerator": "cpu",
+    "tensorboard": False,
+}
+
+
+@pytest.fixture
+def small(pictures, tmp_path):
+    """Make the config of a small run."""
+    return lambda **changes: TrainConfig(**{**SMALL, "data": str(pictures), "out": str(tmp_path / "run"), **changes})
+
+
+def values(run, name):
+    return [record[name] for record in records(run) if name in record]
+
+
+def psnr_of_saved_model(config, run):
+    """The mean PSNR of the saved model over the validation images, from the definition."""
+    model = VQVAE.from_pretrained(run)
+    source = open_source(config.data, "val", val_share=config.val_share, seed=config.seed)
+    found = []
+    for batch in eval_batches(source, size=config.size, batch_size=1, limit=config.val_images):
+        rebuilt = to_uint8(model.reconstruct(to_float(batch.images)))
+        mse = (batch.images.double() - rebuilt.double()).square().mean()
+        found.append(10 * torch.log10(255**2 / mse).item())
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("quantizer", ["vq", "trans_vq", "none"])
+def test_the_losses_are_those_of_a_plain_loop(small, tmp_path, quantizer):
+    options = {"kmeans_init": False} if quantizer == "trans_vq" else {}
+    config = small(quantizer=quantizer, quantizer_options=options, channels_last="off")
+    train(config)
+
+    seed_all(config.seed)
+    model = VQVAE(ModelConfig(quantizer=quantizer, quantizer_options=options, codebook_size=32, code_dim=8))
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-4)
+    source = open_source(config.data, "train", val_share=config.val_share, seed=config.seed)
+    expected = []
+    for step, batch in enumerate(train_batches(source, size=16, batch_size=4, seed=config.seed)):
+        if step == config.steps:
+            break
+        images = batch.images.float() / 127.5 - 1
+        output = model(images)
+        loss = F.mse_loss(output.images, images) + output.loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    assert values(tmp_path / "run", "train/loss") == expected
+
+
+@pytest.mark.parametrize("changes", [{}, {"weight_ema": 0.8}, {"monitor": "loss"}, {"quantizer": "residual_vq"}])
+def test_the_saved_model_is_the_best_one_and_gives_the_validated_psnr(small, changes):
+    config = small(**changes)
+    result = train(config)
+    scores = values(result.run, f"val/{config.monitor}")
+    assert len(scores) == 3
+    best = min(scores) if config.monitor == "loss" else max(scores)
+    assert result.best[f"val/{config.monitor}"] == pytest.approx(best, rel=1e-6)
+    assert int(result.best["step"]) == 2 * (1 + scores.index(best))
+    assert psnr_of_saved_model(config, result.run) == pytest.approx(result.best["val/psnr"], abs=1e-3)
+    assert f"{result.best['val/psnr']:.4g}" in (result.run / "model" / "README.md").read_text()
+
+
+def test_averaged_weights_are_validated_but_not_trained_on(small, tmp_path):
+    first = train(small(out=str(tmp_path / "plain")))
+    second = train(small(out=str(tmp_path / "averaged"), weight_ema=0.8))
+    assert values(first.run, "train/loss") == values(second.run, "train/loss")
+    assert values(first.run, "val/psnr") != values(second.run, "val/psnr")
+
+
+def test_the_last_step_is_validated_and_saved_in_any_case(small):
+    result = train(small(steps=5, val_every=3))
+    assert [r["step"] for r in records(result.run) if "val/psnr" in r] == [3, 5]
+    assert result.latest["step"] == 5
+    assert checkpoint(result.run, 5)["driftvq"]["batches"] == 5
+
+
+def test_early_stop_after_its_patience(small):
+    told = []
+    result = train(small(quantizer="none", learning_rate=1e-30, patience=2, val_every=1), say=told.append)
+    assert result.step == 3
+    assert result.best["step"] == 1
+    assert any("early stop" in line for line in told)
+    assert checkpoint(result.run, 3)["driftvq"]["batches"] == 3
+
+
+def test_accumulated_batches_make_one_step_of_the_joined_batch(small, tmp_path):
+    joined = train(small(quantizer="none", out=str(tmp_path / "joined"), steps=4))
+    parts = train(small(quantizer="none", out=str(tmp_path / "parts"), steps=4, batch_size=2, accumulate=2))
+    assert values(parts.run, "val/loss") == pytest.approx(values(joined.run, "val/loss"), rel=1e-4)
+    assert checkpoint(parts.run, 4)["global_step"] == 4
+    assert checkpoint(parts.run, 4)["driftvq"]["batches"] == 8
+
+
+def test_logs_and_files_of_a_run(small):
+    result = train(small(probe_every=2, tensorboard=True))
+    names = {name for record in records(result.run) for name in record}
+    assert {f"train/{x}" for x in ("loss", "reconstruction", "quantizer", "psnr", "usage", "perplexity")} <= names
+    assert {f"val/{x}" for x in ("loss", "psnr", "ssim", "usage", "perplexity")} <= names
+    assert "drift/latents_moved" in names
+    for record in records(result.run):
+        if "train/loss" in record:
+            total = record["train/reconstruction"] + record["train/quantizer"]
+            assert record["train/loss"] == pytest.approx(total, rel=1e-5)
+    files = {path.name for path in result.run.iterdir()}
+    assert {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "model", "samples"} <= files
+    assert list(result.run.rglob("events.out.tfevents.*"))
+    assert [path.name for path in sorted((result.run / "samples").iterdir())][-1] == "step-00000006.png"
+
+
+def test_epochs_are_counted_on_the_training_images(small):
+    config = small(steps=None, epochs=0.5)
+    images = len(open_source(config.data, "train", val_share=config.val_share, seed=config.seed))
+    assert train(config).step == round(0.5 * images / 4)
+
+
+def test_a_finished_run_has_nothing_to_resume(small):
+    config = small(steps=2)
+    first, told = train(config), []
+    again = train(config, resume=True, say=told.append)
+    assert (again.step, again.best) == (2, first.best)
+    assert any("already at step 2 of 2" in line for line in told)
+
+
+def test_wrong_settings_leave_no_folder(small, tmp_path):
+    wrong = {
+        "unknown quantizer 'nsvq'": {"quantizer": "nsvq"},
+        "no such file or folder": {"data": str(tmp_path / "none")},
+        "unknown key in quantizer_options": {"quantizer_options": {"x": 1}},
+    }
+    for message, changes in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            train(small(**changes))
+        assert not (tmp_path / "run").exists()
