@@ -42,6 +42,13 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     return Path(path)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder with its parents; an error if something else has the name."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def _publish(temporary: Path, path: Path) -> None:
     """Flush a file to the disk and give it its name, with the permissions that a new file would have."""
     umask = os.umask(0)

@@ -1,11 +1,11 @@
 import errno
+import os
 import pickle
 from pathlib import Path
 
 import pytest
 import torch
 
-from driftvq.training import checkpoints
 from driftvq.training.checkpoints import (
     AtomicCheckpointIO,
     checkpoint_path,
@@ -41,7 +41,7 @@ def test_saves_and_reads(tmp_path):
 
 def test_the_newest_ones_are_kept_by_number_and_leftovers_removed(tmp_path):
     save(tmp_path, 5, 100_000_000, 99_999_999)
-    (tmp_path / ".step-00000007.ckpt.tmp").touch()
+    (tmp_path / ".step-00000007.ckpt.part").touch()
     (tmp_path / "notes.txt").touch()
     prune_checkpoints(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "step-100000000.ckpt", "step-99999999.ckpt"]
@@ -108,7 +108,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, when):
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(*((torch, "save", full) if when == "write" else (checkpoints.os, "fsync", full)))
+    monkeypatch.setattr(*((torch, "save", full) if when == "write" else (os, "fsync", full)))
     with pytest.raises(OSError, match="No space left on device; checkpoints written before are intact"):
         save(tmp_path, 1)
     assert checkpoint_path(tmp_path, 1).read_bytes() == before

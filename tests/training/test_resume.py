@@ -90,6 +90,15 @@ def test_resumed_from_the_checkpoint_before_a_truncated_one(images, tmp_path):
     assert f"warning: checkpoint {newest} is truncated" in log.read_text()
 
 
+def test_killed_before_the_first_checkpoint(images, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(arguments(images, whole, checkpoint_every=1000))
+    kill_at(3, broken, arguments(images, broken, checkpoint_every=1000))
+    assert not (broken / "checkpoints").exists()
+    finish(["train", "--resume", str(broken)])
+    assert_same_run(whole, broken, 12)
+
+
 def test_a_finished_run_goes_on_with_more_steps(images, tmp_path):
     whole, longer = tmp_path / "whole", tmp_path / "longer"
     finish(arguments(images, whole, steps=12))

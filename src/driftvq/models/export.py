@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from driftvq.files import make_folder, replacing
 from driftvq.models.exported import Runner, check_exported, onnx_runner, torch_runner
-from driftvq.models.files import make_folder, write_atomically
 from driftvq.models.hashing import model_hash
 from driftvq.models.tracing import Traced, trace
 from driftvq.models.vqvae import VQVAE
@@ -64,7 +64,8 @@ def export_model(model: VQVAE, folder: str | Path, format: str = "onnx", *, chec
             about["check"] = check_exported(model, runner(temporary / about["encoder"], temporary / about["decoder"]))
         (temporary / DESCRIPTION).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         for path in sorted(temporary.iterdir()):
-            write_atomically(folder / path.name, path.replace)
+            with replacing(folder / path.name) as temporary:
+                path.replace(temporary)
     return about
 
 

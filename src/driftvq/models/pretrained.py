@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from driftvq.files import write_text
+from driftvq.files import make_folder, replacing, write_text
 from driftvq.models.card import model_card
 from driftvq.models.config import ModelConfig
-from driftvq.models.files import make_folder, write_atomically
 from driftvq.models.vqvae import VQVAE
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -42,7 +41,8 @@ def save_pretrained(model: VQVAE, folder: str | Path, *, card: Mapping[str, Any]
     metadata = {"format": "pt", "config": json.dumps(values, sort_keys=True)}
     save = _safetensors().torch.save_file
     write_text(folder / CARD, model_card(model, card))
-    write_atomically(folder / WEIGHTS, lambda path: save(tensors, path, metadata))
+    with replacing(folder / WEIGHTS) as temporary:
+        save(tensors, temporary, metadata)
     write_text(folder / CONFIG, config)
     return folder
 

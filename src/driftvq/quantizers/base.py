@@ -197,7 +197,8 @@ class Quantizer(nn.Module):
 
 def _any_valid(indices: Tensor) -> Tensor:
     """Which positions have a code, ``(n, 1)``."""
-    return (indices.reshape(len(indices), -1) >= 0).any(dim=1, keepdim=True)
+    rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
+    return (rows >= 0).any(dim=1, keepdim=True)
 
 
 def positive_int(name: str, value: object) -> int:

@@ -3,15 +3,17 @@
 Shape suffixes: n latents, k codes, d dimensions.
 """
 
-from typing import TypedDict, Unpack
+from typing import ClassVar, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from driftvq.functional import Metric, masked_mse, nearest, orthogonal_loss, straight_through
 from driftvq.quantizers.base import Quantizer, Selection, in_range, positive_int
 from driftvq.quantizers.estimators import Estimator, make_estimator
+from driftvq.quantizers.growth import Rule, between, copied, grow_rows_, halved, split_busiest
 from driftvq.quantizers.start import KMeansStart
 from driftvq.quantizers.sync import sample_rows
 
@@ -50,6 +52,8 @@ class CodebookQuantizer(Quantizer):
     """
 
     metric: Metric = "l2"
+    rows_per_code: ClassVar[dict[str, Rule]] = {"code_age": copied}
+    """Parameters and buffers with a row per code, and how each grows with the codebook."""
 
     def __init__(
         self,
@@ -85,6 +89,38 @@ class CodebookQuantizer(Quantizer):
     def freeze_codebook(self, frozen: bool) -> None:
         self._frozen = frozen
         self._apply_freeze_()
+
+    @torch.no_grad()
+    def grow_(self, new_size: int, optimizer: Optimizer | None = None) -> None:
+        """Add codes by splitting the busiest cells; every index goes on meaning the same code.
+
+        The distortion of a batch can only fall. With several processes, call it in all of them at the same step.
+
+        Args:
+            new_size: codes afterwards.
+            optimizer: the one that trains the codebook, if one does: what it knows about the codes grows with them.
+        """
+        if positive_int("new_size", new_size) < self.codebook_size:
+            raise ValueError(f"new_size must be at least the present {self.codebook_size} codes, got {new_size}")
+        if not self.start.done:
+            raise ValueError("a codebook can grow once its k-means start is finished: train a few steps first")
+        old_size, busyness_k = self.codebook_size, self._busyness()
+        while self.codebook_size < new_size:
+            missing = new_size - self.codebook_size
+            split = split_busiest(self.codebook, busyness_k, old_size, missing, seed=self.codebook_size)
+            busyness_k = halved(busyness_k, split)
+            for module in self.modules():
+                for name, rule in getattr(module, "rows_per_code", {}).items():
+                    grow_rows_(module, name, rule, split, optimizer)
+            self.codebook_size += len(split.parents)
+            self._grown_()
+
+    def _busyness(self) -> Tensor:
+        """How much each code is in use ``(k,)``, of any scale: here by how recently it was selected."""
+        return 1 / (1 + self.code_age)
+
+    def _grown_(self) -> None:
+        """Bring in line what depends on the number of codes."""
 
     def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         if self.training and not self._frozen and not self.start.done:
@@ -145,6 +181,8 @@ class TrainedCodebook(CodebookQuantizer):
         restart_after: whenever a code was not selected for so many steps, move it to a random latent; 0: never.
         options: see :class:`CodebookQuantizer`.
     """
+
+    rows_per_code: ClassVar[dict[str, Rule]] = {**CodebookQuantizer.rows_per_code, "codes": between}
 
     def __init__(
         self,

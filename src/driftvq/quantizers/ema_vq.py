@@ -1,6 +1,6 @@
 """Codebook by exponential moving averages (van den Oord et al., 2017, App. A; Razavi et al., 2019)."""
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from driftvq.functional import nearest
 from driftvq.quantizers.base import in_range
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer, initial_codebook, restart_codes_
+from driftvq.quantizers.growth import Rule, between, halved
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.sync import sum_over_processes
 
@@ -31,6 +32,11 @@ class EMAVQ(CodebookQuantizer):
     codes: Tensor
     cluster_size: Tensor
     cluster_sum: Tensor
+    rows_per_code: ClassVar[dict[str, Rule]] = {
+        **CodebookQuantizer.rows_per_code,
+        "codes": between,
+        "cluster_size": halved,
+    }
 
     def __init__(
         self,
@@ -69,11 +75,13 @@ class EMAVQ(CodebookQuantizer):
         counts_k, sums_kd = winner_moments(z_nd, winners_n, valid_n, self.codebook_size)
         self.cluster_size.lerp_(counts_k.to(self.cluster_size.dtype), 1 - self.decay)
         self.cluster_sum.lerp_(sums_kd.to(self.cluster_sum.dtype), 1 - self.decay)
-        total = self.cluster_size.sum()
-        smoothed_k = (self.cluster_size + self.eps) / (total + self.codebook_size * self.eps) * total
-        self.codes.copy_(self.cluster_sum / smoothed_k[:, None])
+        self.codes.copy_(self.cluster_sum / self._smoothed_size()[:, None])
         if self.threshold_ema_dead_code > 0:
             self._replace_dead_(z_nd, valid_n)
+
+    def _smoothed_size(self) -> Tensor:
+        total = self.cluster_size.sum()
+        return (self.cluster_size + self.eps) / (total + self.codebook_size * self.eps) * total
 
     def _replace_dead_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
         dead_k = self.cluster_size < self.threshold_ema_dead_code
@@ -81,6 +89,12 @@ class EMAVQ(CodebookQuantizer):
         size_k = torch.where(moved_k, self.threshold_ema_dead_code, self.cluster_size)
         self.cluster_size.copy_(size_k)
         self.cluster_sum.copy_(torch.where(moved_k[:, None], self.codes * size_k[:, None], self.cluster_sum))
+
+    def _busyness(self) -> Tensor:
+        return self.cluster_size
+
+    def _grown_(self) -> None:
+        self.cluster_sum = self.codes * self._smoothed_size()[:, None]
 
     def _set_codebook_(self, codebook_kd: Tensor) -> None:
         self.codes.copy_(codebook_kd)

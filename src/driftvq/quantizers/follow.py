@@ -3,12 +3,15 @@
 Shape suffixes: n latents, k codes, d dimensions.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import Drift, DriftMoments, drift_moments, fit_drift
 from driftvq.quantizers.ema_vq import winner_moments
+from driftvq.quantizers.growth import Rule, halved
 from driftvq.quantizers.sync import sample_rows, sum_over_processes, total_rows
 
 MIN_MEMORY = 10.0
@@ -47,6 +50,7 @@ class Follower(nn.Module):
         relocated: lost codes moved so far.
     """
 
+    rows_per_code: ClassVar[dict[str, Rule]] = {"mass": halved}
     mass: Tensor
     seen: Tensor
     evidence: Tensor
@@ -55,7 +59,6 @@ class Follower(nn.Module):
 
     def __init__(self, codebook_size: int) -> None:
         super().__init__()
-        self.codebook_size = codebook_size
         self.register_buffer("mass", torch.full((codebook_size,), MIN_MEMORY))
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
         self.register_buffer("evidence", torch.zeros(2, 2))
@@ -70,14 +73,25 @@ class Follower(nn.Module):
         weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
         moved_nd = z_nd - F.embedding(winners_n, codes_kd)
         drift = self._fit(codes_kd, moved_nd, winners_n, weight_n)
-        counts_k, sums_kd = winner_moments(z_nd, winners_n, valid_n, self.codebook_size)
+        counts_k, sums_kd = winner_moments(z_nd, winners_n, valid_n, len(codes_kd))
         self._forget_(counts_k, drift)
-        linear_gain = self.gain[1].to(codes_kd.dtype)
-        codes_kd = codes_kd + self.gain[0] * drift.shift + linear_gain * ((codes_kd - drift.origin) @ drift.linear)
+        codes_kd = self._drifted(codes_kd, drift)
         rate_k = counts_k / self.mass.clamp(min=torch.finfo(self.mass.dtype).tiny)
         means_kd = sums_kd / counts_k.clamp(min=1)[:, None]
         codes_kd = codes_kd + torch.where(counts_k > 0, rate_k, 0)[:, None] * (means_kd - codes_kd)
         return self._relocate_(codes_kd, z_nd, moved_nd.square().sum(dim=1) * weight_n, step)
+
+    @torch.no_grad()
+    def drifted(self, codes_kd: Tensor, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> Tensor:
+        """The codes after the first part only ``(k, d)``; nothing is learned from it."""
+        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        moved_nd = z_nd - F.embedding(winners_n, codes_kd)
+        return self._drifted(codes_kd, self._fit(codes_kd, moved_nd, winners_n, weight_n))
+
+    @property
+    def latents_step(self) -> Tensor:
+        """How far the latents move per step lately: root mean square of the drift as it is applied."""
+        return (self.gain.square() * self.evidence[0]).sum().sqrt()
 
     def reset_(self) -> None:
         """Forget everything: the codebook was replaced."""
@@ -89,11 +103,15 @@ class Follower(nn.Module):
         drift = fit_drift(DriftMoments(*sum_over_processes(*local)))
         return drift._replace(origin=drift.origin + centre_d)
 
+    def _drifted(self, codes_kd: Tensor, drift: Drift) -> Tensor:
+        linear_gain = self.gain[1].to(codes_kd.dtype)
+        return codes_kd + self.gain[0] * drift.shift + linear_gain * ((codes_kd - drift.origin) @ drift.linear)
+
     def _forget_(self, counts_k: Tensor, drift: Drift) -> None:
         """Age the memories by this batch, and take it in."""
         latents = counts_k.sum()
         self.seen += latents.to(torch.int64)
-        horizon = (MEMORY_SHARE * self.seen).clamp(min=MIN_MEMORY * self.codebook_size)
+        horizon = (MEMORY_SHARE * self.seen).clamp(min=MIN_MEMORY * len(self.mass))
         kept = torch.exp(-latents / horizon)
         self.mass.mul_(kept).add_(counts_k)
         self.evidence.mul_(kept).add_(torch.stack([drift.signal, drift.noise]) * (1 - kept))

@@ -226,6 +226,9 @@ class NSVQ(TrainedCodebook):
         if self.follower is not None:
             self.follower.reset_()
 
+    def _busyness(self) -> Tensor:
+        return super()._busyness() if self.follower is None else self.follower.mass
+
     def _make_codes_a_buffer_(self) -> None:
         """No optimizer and no sharding strategy should touch codes that move by themselves."""
         codes_kd = self.codes.detach()

@@ -2,10 +2,16 @@
 
 from typing import Any, Literal, Self, Unpack
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from driftvq.functional import masked_mse, nearest
 from driftvq.quantizers.base import one_of, positive_int
 from driftvq.quantizers.codebook import CodebookOptions
+from driftvq.quantizers.follow import Follower
+from driftvq.quantizers.pace import Pace, scale_free
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.transformed import TransformedCodebook
 from driftvq.quantizers.transforms import AttentionTransform, MLPTransform
@@ -15,13 +21,25 @@ TransformName = Literal["attention", "mlp"]
 
 @register("trans_vq", "paper", "published")
 class TransVQ(TransformedCodebook):
-    """The codebook in use is ``C' = P_φ(C)`` with a small network P_φ; C is frozen, φ is trained.
+    """A small network P_φ moves the whole codebook: ``C' = P_φ(C)``, and φ is trained.
 
     ``loss = mse(sg z, c') + β · mse(z, sg c')``
 
     One step on φ moves every code, so none is left behind by a drifting encoder, and unlike SimVQ's linear map P_φ can
-    reach any codebook, the k-means one included. By default C is the k-means of the first latents and P_φ starts as
-    the identity.
+    reach any codebook, the k-means one included.
+
+    By default C starts as the k-means of the first latents and lives. At each training step
+
+    1. C takes over what the optimizer has changed in P_φ, but moves no further than the latents did:
+       :class:`driftvq.quantizers.pace.Pace`;
+    2. φ gets the gradient of ``L / sg(L + s²)`` with ``L = mse(sg z, c' + sg Δ(c'))``, where Δ is the affine drift of
+       the latents and s the spread of the codes: P_φ learns what the drift leaves over, whatever the scale;
+    3. C follows the latents as NSVQ's does: drift, means of the winners, lost codes
+       (:class:`driftvq.quantizers.follow.Follower`).
+
+    So nothing depends on the scale of the latents, and no learning rate lets the codes outrun them. In evaluation the
+    codebook is C itself, as the latest training step left it: look-up needs no network. With ``follow=False`` C is
+    frozen, as in the paper.
 
     Args:
         transform: ``"attention"`` (linear attention, then an MLP) or ``"mlp"`` (each code by itself: nearly as good,
@@ -30,6 +48,8 @@ class TransVQ(TransformedCodebook):
         mlp_ratio: see ``width``.
         residual: ``C' = C + P_φ(C)`` with P_φ zero at the start, instead of ``C' = P_φ(C)``.
         code_embedding: learn one more vector per code (attention only), as the published code does.
+        follow: C lives, as above, instead of being frozen; None: it does if it starts from latents (``kmeans_init``)
+            and is ``residual``.
         options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; here ``kmeans_init`` is on by default.
     """
 
@@ -44,12 +64,15 @@ class TransVQ(TransformedCodebook):
         mlp_ratio: float = 2,
         residual: bool = True,
         code_embedding: bool = False,
+        follow: bool | None = None,
         **options: Unpack[CodebookOptions],
     ) -> None:
         one_of("transform", transform, ("attention", "mlp"))
         positive_int("width", width)
         if code_embedding and transform == "mlp":
             raise ValueError("code_embedding=True needs transform='attention', got transform='mlp'")
+        if follow and not residual:
+            raise ValueError("follow=True needs residual=True, got residual=False")
 
         def make_transform(d: int) -> nn.Module:
             if transform == "mlp":
@@ -58,6 +81,12 @@ class TransVQ(TransformedCodebook):
 
         options.setdefault("kmeans_init", True)
         super().__init__(dim, codebook_size, codebook_dim, make_transform, **options)
+        if follow is None:
+            follow = residual and options["kmeans_init"]
+        self.follower = Follower(codebook_size) if follow else None
+        self.pace = Pace(codebook_size, self.codebook_dim) if follow else None
+        self._started_now = False
+        self._settle_()
 
     @classmethod
     def paper(cls, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Any) -> Self:
@@ -69,3 +98,61 @@ class TransVQ(TransformedCodebook):
         """The form of the authors' published code: Gaussian base, a learned vector per code, no residual."""
         form = {"residual": False, "code_embedding": True, "kmeans_init": False}
         return cls(dim, codebook_size, codebook_dim, **{**form, **options})
+
+    def _current_codebook(self) -> Tensor:
+        if self.pace is None:
+            return super()._current_codebook()
+        if not self.training or self._frozen or self.follower is None:
+            return self.base_codebook
+        with torch.autocast(self.base_codebook.device.type, enabled=False):
+            codebook_kd: Tensor = self.pace(self.base_codebook, self.transform, self.follower.latents_step)
+        return codebook_kd
+
+    def _match(self, z_nd: Tensor, codebook_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
+        moving = self.training and not self._frozen and self.start.done
+        if not moving or self.pace is None or self.follower is None:
+            return super()._match(z_nd, codebook_kd, valid_n)
+        codes_kd = codebook_kd.detach()
+        self.pace.record_(self.base_codebook, codes_kd, self.follower.latents_step)
+        self.base_codebook.copy_(codes_kd)
+        winners_n = nearest(z_nd, codes_kd)
+        drift_kd = self.follower.drifted(codes_kd, z_nd.detach(), winners_n, valid_n) - codes_kd
+        loss = masked_mse(z_nd.detach(), F.embedding(winners_n, codebook_kd + drift_kd), valid_n)
+        return winners_n, scale_free(loss, codes_kd)
+
+    @torch.no_grad()
+    def _update_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
+        if self.follower is not None and not self._started_now:
+            self.base_codebook.copy_(self.follower(self.base_codebook, z_nd, winners_n, valid_n, self.step))
+            self._settle_()
+        self._started_now = False
+
+    @torch.no_grad()
+    def _start_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
+        super()._start_(z_nd, valid_n)
+        # The codes are the k-means of these very latents: there is nothing to follow yet.
+        self._started_now = self.start.done
+
+    def _settle_(self) -> None:
+        if self.pace is not None:
+            self.pace.settle_(self.base_codebook, self.transform)
+
+    @torch.no_grad()
+    def _set_codebook_(self, codebook_kd: Tensor) -> None:
+        super()._set_codebook_(codebook_kd)
+        if self.follower is not None:
+            self.follower.reset_()
+        self._settle_()
+
+    @torch.no_grad()
+    def grow_(self, new_size: int, optimizer: Optimizer | None = None) -> None:
+        if self.pace is not None:
+            self.base_codebook.copy_(self.codebook)
+            self._settle_()
+        super().grow_(new_size, optimizer)
+
+    def _busyness(self) -> Tensor:
+        return super()._busyness() if self.follower is None else self.follower.mass
+
+    def _grown_(self) -> None:
+        self._settle_()

@@ -1,12 +1,13 @@
 """What SimVQ and TransVQ share: a frozen base codebook, moved as a whole by a trained transform."""
 
 from collections.abc import Callable
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
+from driftvq.quantizers.growth import Rule, between
 
 
 class TransformedCodebook(CodebookQuantizer):
@@ -19,6 +20,7 @@ class TransformedCodebook(CodebookQuantizer):
         options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
+    rows_per_code: ClassVar[dict[str, Rule]] = {**CodebookQuantizer.rows_per_code, "base_codebook": between}
     base_codebook: Tensor
 
     def __init__(
@@ -38,6 +40,9 @@ class TransformedCodebook(CodebookQuantizer):
 
     @property
     def codebook(self) -> Tensor:
+        return self._current_codebook()
+
+    def _current_codebook(self) -> Tensor:
         if self.training or torch.compiler.is_compiling():
             return self._transformed()
         state = self._state()

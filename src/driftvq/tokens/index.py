@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from driftvq.models.files import write_atomically
+from driftvq.files import write_text
 
 INDEX, TOKENS, SHAPES, OFFSETS = "index.json", "tokens.npy", "shapes.npy", "offsets.npy"
 SIZES, BATCHES, NAMES, SKIPPED = "sizes.npy", "batches.npy", "names.jsonl", "skipped.txt"
@@ -81,7 +81,7 @@ class TokenIndex:
         model = values.pop("model")
         content = {"format": FORMAT, "version": FORMAT_VERSION, **model, "dtype": self.model.dtype, **values}
         text = json.dumps(content, indent=2) + "\n"
-        write_atomically(folder / INDEX, lambda path: path.write_text(text, encoding="utf-8"))
+        write_text(folder / INDEX, text)
 
 
 def read_index(folder: Path) -> TokenIndex:

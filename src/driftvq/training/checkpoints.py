@@ -1,7 +1,5 @@
 """Checkpoint files: written whole or not at all, read without executing anything, the newest readable one found."""
 
-import contextlib
-import os
 import pickle
 import re
 import zipfile
@@ -11,6 +9,8 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
+
+from driftvq.files import TEMPORARY_SUFFIX, replacing
 
 NAME = re.compile(r"step-(\d{8,})\.ckpt")
 KEPT = 2
@@ -32,7 +32,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def prune_checkpoints(folder: Path, kept: int = KEPT) -> None:
     """Remove all but the newest checkpoints, and what an interrupted write left."""
-    for path in (*list_checkpoints(folder)[kept:], *folder.glob(".step-*.tmp")):
+    for path in (*list_checkpoints(folder)[kept:], *folder.glob(f".step-*{TEMPORARY_SUFFIX}")):
         path.unlink(missing_ok=True)
 
 
@@ -79,36 +79,20 @@ class AtomicCheckpointIO(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
         try:
-            with temporary.open("wb") as file:
-                torch.save(checkpoint, file)
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                torch.save(checkpoint, file)  # to a file of Python's, whose errors say what the system said
                 file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            _sync_folder(path.parent)
         except (OSError, RuntimeError) as error:
             raise OSError(
                 f"cannot write checkpoint {path}: {_reason(error)}; checkpoints written before are intact"
             ) from error
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         return read_checkpoint(Path(path))
 
     def remove_checkpoint(self, path: Any) -> None:
         Path(path).unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _reason(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from driftvq.files import write_text
 from driftvq.training.config import TrainConfig, course_changes
 from driftvq.training.settings import make_config, read_settings, write_settings
 
@@ -58,13 +59,12 @@ def resumed_config(folder: Path, flags: dict[str, Any], config_file: dict[str, A
 
 
 def write_run_files(folder: Path, config: TrainConfig, steps: int) -> None:
-    """Make the folder and write the config, steps resolved, and the environment; both grow no secrets."""
+    """Make the folder and write the config, steps resolved, and the environment."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {**config.to_dict(), "steps": steps, "epochs": None}
     settings.pop("out")  # so that the file describes a new run as well
     write_settings(folder / CONFIG_FILE, settings)
-    text = json.dumps(environment(), indent=2, ensure_ascii=False) + "\n"
-    (folder / ENVIRONMENT_FILE).write_text(text, encoding="utf-8")
+    write_text(folder / ENVIRONMENT_FILE, json.dumps(environment(), indent=2, ensure_ascii=False) + "\n")
 
 
 def environment() -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 import json
 import math
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from driftvq.files import write_text
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -30,19 +31,7 @@ def drop_records_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = [json.dumps(record) + "\n" for record in read_records(path) if record["step"] <= step]
-    _replace(path, kept)
-
-
-def _replace(path: Path, lines: Iterable[str]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, "".join(kept))
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

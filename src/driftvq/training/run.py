@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.callbacks import DriftCallback, JsonlLogger, LiveProgress, SampleImages
-from driftvq.training.checkpoints import AtomicCheckpointIO, newest_checkpoint
+from driftvq.training.checkpoints import AtomicCheckpointIO, list_checkpoints, newest_checkpoint
 from driftvq.training.codebook_start import CodebookStart
 from driftvq.training.config import TrainConfig, resolve_steps
 from driftvq.training.datamodule import RunImages
@@ -24,6 +24,7 @@ from driftvq.training.keeping import Keeper
 from driftvq.training.machine import pick_accelerator, pick_channels_last, pick_precision
 from driftvq.training.module import STATE, TokenizerModule
 from driftvq.training.random_state import seed_all
+from driftvq.training.records import METRICS_FILE
 from driftvq.training.stopping import StopSignals
 
 SAMPLES = 16
@@ -71,7 +72,7 @@ def train(config: TrainConfig, *, resume: bool = False, say: Say = lambda line: 
 
 def _train(config: TrainConfig, resume: bool, say: Say) -> TrainResult:
     run = Path(config.out or "") if resume else new_run(config)
-    checkpoint, state = newest_checkpoint(run / "checkpoints", say) if resume else (None, {})
+    checkpoint, state = _resume_point(run, say) if resume else (None, {})
     seed_all(config.seed)
     model = VQVAE(ModelConfig.from_dict(config.model_fields()))
     images = RunImages(config)
@@ -80,7 +81,7 @@ def _train(config: TrainConfig, resume: bool, say: Say) -> TrainResult:
     module = TokenizerModule(model, config, steps, run, pick_channels_last(config))
     signals = StopSignals()
     keeper = Keeper(run, config, signals, say)
-    done = state[STATE]["batches"] // config.accumulate if resume else 0
+    done = state[STATE]["batches"] // config.accumulate if state else 0
     if done >= steps:
         say(f"{run} is already at step {done} of {steps}: nothing to do")
         keeper.load_state_dict(state["callbacks"][keeper.state_key])
@@ -93,6 +94,16 @@ def _train(config: TrainConfig, resume: bool, say: Say) -> TrainResult:
     say(describe(config, images, module, trainer))
     trainer.fit(module, datamodule=images, ckpt_path=checkpoint)
     return TrainResult(run, module.steps_done, keeper.latest, keeper.best, module.skipped.count())
+
+
+def _resume_point(run: Path, say: Say) -> tuple[Path | None, dict[str, Any]]:
+    """The newest checkpoint; a run that was stopped before its first one starts again."""
+    if list_checkpoints(run / "checkpoints"):
+        return newest_checkpoint(run / "checkpoints", say)
+    say(f"{run} has no checkpoint yet: starting from the beginning")
+    if is_first_process():
+        (run / METRICS_FILE).unlink(missing_ok=True)
+    return None, {}
 
 
 def make_trainer(config: TrainConfig, steps: int, run: Path, callbacks: list[Callback], done: int = 0) -> Trainer:

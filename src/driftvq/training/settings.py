@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from driftvq.files import write_text
 from driftvq.names import check_name
 from driftvq.training.config import TrainConfig
 
@@ -44,7 +45,7 @@ def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write fields as YAML, in the order given."""
     yaml = _yaml()
 
-    path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_text(path, yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
 
 
 def make_config(*layers: Mapping[str, Any]) -> TrainConfig:

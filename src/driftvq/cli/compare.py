@@ -1,0 +1,150 @@
+"""``driftvq compare``: several methods on the same images."""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from driftvq.cli.arguments import say, whole
+
+if TYPE_CHECKING:
+    from driftvq.experiments.planning import Plan
+    from driftvq.experiments.request import Request
+
+EXAMPLES = """examples:
+  driftvq compare                                          embedded photographs, within ten minutes on two cores
+  driftvq compare --seeds 3 --jobs 2                       with the spread over seeds
+  driftvq compare --methods vqgan_ema ns_vq --codebook-size 64 1024 8192
+  driftvq compare --data celeba_hq/ --scale paper          the paper's setting, on a GPU
+  driftvq compare --dry-run                                what would be done, and how long it takes here
+  driftvq compare --resume runs/x                          go on after an interruption
+
+Results are in the folder: report.html, results.json, results.csv, and one folder for each cell.
+"""
+FORMATS = ("markdown", "csv", "json", "latex")
+FAILED = 1
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``driftvq compare``."""
+    parser.epilog = EXAMPLES
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Compare."""
+    run_recipe(args, "compare")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every comparison; what is not given is the recipe's or the scale's."""
+    many, one = whole(1), whole(1)
+    parser.add_argument("--data", metavar="SPEC", help="a folder of images, a list file (.txt), .tar shards or hf:NAME")
+    parser.add_argument("--val-data", metavar="SPEC", help="images to evaluate on (default: held out from --data)")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="see driftvq reproduce --list")
+    parser.add_argument("--seeds", type=one, metavar="N", help="seeds 0 to N-1 (default: 1)")
+    parser.add_argument("--scale", metavar="NAME", help="smoke, laptop or paper (default: laptop)")
+    parser.add_argument("--codebook-size", nargs="+", type=many, metavar="K", help="several: one after the other")
+    parser.add_argument("--code-dim", type=one, metavar="D", help="channels of the latents")
+    parser.add_argument("--batch-size", type=one, metavar="N", help="images per step")
+    parser.add_argument("--size", type=one, metavar="N", help="side of the images in pixels")
+    parser.add_argument("--steps", type=one, metavar="N", help="optimizer steps of each cell")
+    parser.add_argument("--evaluation-images", type=one, dest="evaluation", metavar="N", help="images to evaluate on")
+    parser.add_argument("--name", metavar="TEXT", help="of the comparison, for its report (default: the folder's)")
+    parser.add_argument("--jobs", type=one, metavar="N", help="cells at a time (default: one per GPU, else per core)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default: runs/RECIPE-DATE-TIME)")
+    parser.add_argument(
+        "--resume", nargs="?", const="", metavar="DIR", help="continue this comparison, or the one of --out"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="list the cells and estimate the time, do nothing")
+    parser.add_argument(
+        "--format", default="markdown", metavar="NAME", help=f"of the table: {', '.join(FORMATS)} (default: markdown)"
+    )
+
+
+def run_recipe(args: argparse.Namespace, recipe: str | None) -> None:
+    """Run a recipe with the flags; None: the one of the folder to resume."""
+    from driftvq.names import check_name
+
+    check_name("format", args.format, FORMATS)
+    request, out = _request(args, recipe)
+    try:
+        from driftvq.experiments.comparison import find_folder
+        from driftvq.experiments.planning import make_plan
+        from driftvq.experiments.running import share_machine
+    except ImportError as error:
+        raise ValueError(f'comparisons need more packages: pip install "driftvq[tokenizer]" ({error})') from error
+    folder = find_folder(request, out, args.resume is not None)
+    plan = make_plan(request)
+    jobs, threads, gpus = share_machine(args.jobs, len(plan.cells))
+    if args.dry_run:
+        sys.stdout.write(_outlook(plan, jobs, threads))
+        return
+    _work(folder, plan, jobs, threads, gpus, args.format)
+
+
+def _request(args: argparse.Namespace, recipe: str | None) -> "tuple[Request, Path | None]":
+    """What is asked for: flags over what the resumed comparison was asked for."""
+    from driftvq.experiments.comparison import stored_request
+    from driftvq.experiments.request import FLAGS, Request
+
+    out = args.out
+    if args.resume:
+        if out is not None and out != Path(args.resume):
+            raise ValueError(f"--resume {args.resume} continues in its own folder; got another --out {out}")
+        out = Path(args.resume)
+    if args.resume is not None and out is None:
+        raise ValueError("--resume needs the comparison to continue: --resume DIR, or --out DIR beside it")
+    given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    if recipe is not None and (args.resume is None or recipe != "compare"):
+        given["recipe"] = recipe
+    base = Request() if args.resume is None or out is None else stored_request(out)
+    return replace(base, **given), out
+
+
+def _work(folder: Path, plan: "Plan", jobs: int, threads: int, gpus: int, form: str) -> None:
+    from driftvq.experiments.running import run_comparison
+    from driftvq.report import load_comparison, results_table
+
+    say(f"{len(plan.cells)} cells, {jobs} at a time with {threads} threads each → {folder}")
+    try:
+        report = run_comparison(folder, plan, jobs, threads, gpus)
+    except KeyboardInterrupt:
+        say(f"stopped; finished cells are safe. To continue: driftvq compare --resume {folder}")
+        raise
+    comparison = load_comparison(folder)
+    sys.stdout.write(results_table(comparison, form))
+    say(f"report: {report}")
+    failed = [cell for cell in comparison.cells if cell.status != "done"]
+    if failed:
+        say(f"{len(failed)} of {len(comparison.cells)} cells failed; to try them again: --resume {folder}")
+        raise SystemExit(FAILED)
+
+
+def _outlook(plan: "Plan", jobs: int, threads: int) -> str:
+    """The cells with the time that they will take."""
+    from driftvq.experiments.estimate import estimate_cells, measure_speed, wall_seconds
+
+    say("measuring a few steps on this machine …")
+    times = estimate_cells(plan, measure_speed(plan, threads))
+    width = max(len(name) for name in times)
+    lines = [f"{plan.recipe.title} · scale {plan.scale.name} · {plan.data}: {plan.train:,} images to train on"]
+    lines += [f"{'cell':<{width}}  {'steps':>7}  {'train':>8}  {'evaluate':>8}"]
+    for cell in plan.cells:
+        train, evaluate = times[cell.name]
+        steps = "–" if cell.after is not None else f"{cell.config.steps:,}"
+        lines.append(f"{cell.name:<{width}}  {steps:>7}  {_clock(train):>8}  {_clock(evaluate):>8}")
+    total = wall_seconds(times, jobs)
+    lines.append(
+        f"{len(plan.cells)} cells, {jobs} at a time with {threads} threads each, {plan.evaluation} images to "
+        f"evaluate on: about {_clock(total)} at the speed just measured"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

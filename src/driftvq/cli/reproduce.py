@@ -1,0 +1,55 @@
+"""``driftvq reproduce``: a table or figure of the paper."""
+
+import argparse
+import sys
+
+from driftvq.cli.compare import add_flags, run_recipe
+
+EXAMPLES = """examples:
+  driftvq reproduce --list                                 every recipe, method and scale
+  driftvq reproduce table-64d                              minutes on a laptop, on embedded photographs
+  driftvq reproduce table-64d --data celeba_hq/ --scale paper
+  driftvq reproduce figure-codebook-size --seeds 3 --dry-run
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``driftvq reproduce``."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see --list")
+    parser.add_argument("--list", action="store_true", help="print the recipes, methods and scales, and stop")
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Reproduce, or say what can be reproduced."""
+    if args.list:
+        sys.stdout.write(listing())
+        return
+    if args.recipe is None and args.resume is None:
+        from driftvq.experiments.recipes import RECIPES
+
+        raise ValueError(f"which one? Known recipes: {', '.join(RECIPES)}; --list says more")
+    run_recipe(args, args.recipe)
+
+
+def listing() -> str:
+    """Recipes, methods and scales as text."""
+    from driftvq.experiments.methods import METHODS
+    from driftvq.experiments.recipes import RECIPES
+    from driftvq.experiments.scales import SCALES
+
+    lines = ["recipes:"]
+    lines += [f"  {recipe.name:<22} {recipe.title}" for recipe in RECIPES.values()]
+    lines += ["", "methods:"]
+    lines += [f"  {method.name:<22} {method.label} [{method.group}]" for method in METHODS.values()]
+    lines += ["", "scales:"]
+    for scale in SCALES.values():
+        settings = {**scale.settings, **scale.overrides}
+        length = f"{settings['steps']} steps" if settings.get("steps") else f"{settings['epochs']:g} epochs"
+        images = "all held-out images" if scale.evaluation is None else f"{scale.evaluation} images"
+        lines.append(
+            f"  {scale.name:<22} {settings['network']} network, {settings['size']} px, {length}, batches of "
+            f"{settings['batch_size']}, evaluated on {images}"
+        )
+    return "\n".join(lines) + "\n"

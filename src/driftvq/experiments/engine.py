@@ -1,0 +1,196 @@
+"""Runs the cells of a comparison, several at a time, each in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from driftvq.experiments.cell import ENGINE, THREADS
+from driftvq.experiments.planning import CellPlan, Plan
+from driftvq.experiments.records import CELL_FILE, CELLS, LOG_FILE, read_json, update_cell
+from driftvq.report import write_results
+
+POLL_SECONDS = 0.2
+STOP_SECONDS = 60.0
+"""How long cells may take to save a checkpoint after an interruption."""
+
+
+class Process(Protocol):
+    """A running cell; a part of ``subprocess.Popen``."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+Start = Callable[[Path, int], Process]
+"""Starts the cell of a folder at a place from 0 to jobs - 1."""
+
+
+class Watcher(Protocol):
+    """Sees what happens."""
+
+    def started(self, cell: CellPlan) -> None: ...
+
+    def ended(self, cell: CellPlan, status: str) -> None: ...
+
+    def tick(self, running: list[CellPlan]) -> None: ...
+
+
+class Engine:
+    """The cells of a comparison on their way from waiting to done or failed.
+
+    A failed cell does not stop the others. Cells that another one depends on come first.
+
+    Args:
+        folder: of the comparison.
+        plan: its cells.
+        jobs: cells at a time.
+        start: starts one.
+        watcher: told about it.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, jobs: int, start: Start, watcher: Watcher) -> None:
+        self.folder, self.plan, self.jobs, self.start, self.watcher = folder, plan, jobs, start, watcher
+        self.running: dict[int, tuple[CellPlan, Process]] = {}
+        self.status = {cell.name: self._read_status(cell) for cell in plan.cells}
+
+    def run(self) -> None:
+        """Run all cells that are not done, failed ones again.
+
+        Raises:
+            KeyboardInterrupt: after Ctrl-C or SIGTERM; the cells are stopped and can go on later.
+        """
+        waiting = [cell for cell in self.plan.cells if self.status[cell.name] != "done"]
+        for cell in waiting:
+            self.status[cell.name] = "waiting"
+        with _sigterm_as_interrupt():
+            try:
+                while waiting or self.running:
+                    self._start_some(waiting)
+                    self._collect()
+                    self.watcher.tick([cell for cell, _ in self.running.values()])
+                    if self.running:
+                        time.sleep(POLL_SECONDS)
+            except BaseException:
+                self._stop()
+                raise
+
+    def _start_some(self, waiting: list[CellPlan]) -> None:
+        for cell in list(waiting):
+            place = next((place for place in range(self.jobs) if place not in self.running), None)
+            if place is None:
+                return
+            if cell.after is not None and self.status[cell.after] in ("waiting", "running"):
+                continue
+            waiting.remove(cell)
+            self.running[place] = cell, self.start(self.folder / CELLS / cell.name, place)
+            self.status[cell.name] = "running"
+            self.watcher.started(cell)
+
+    def _collect(self) -> None:
+        for place, (cell, process) in list(self.running.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del self.running[place]
+            self.status[cell.name] = self._settle(cell, code)
+            with suppress(OSError):  # a full disk: the cells that are done stay, and the end will say so
+                write_results(self.folder)
+            self.watcher.ended(cell, self.status[cell.name])
+
+    def _settle(self, cell: CellPlan, code: int) -> str:
+        """The status of a cell whose process has ended; one that could not record it has failed."""
+        status = self._read_status(cell)
+        if status in ("done", "failed"):
+            return status
+        with suppress(OSError):
+            update_cell(self.folder / CELLS / cell.name, status="failed", error=_ending(code))
+        return "failed"
+
+    def _read_status(self, cell: CellPlan) -> str:
+        return str(read_json(self.folder / CELLS / cell.name / CELL_FILE)["status"])
+
+    def _stop(self) -> None:
+        """Let the running cells save their state and end; those that do not are killed."""
+        processes = [process for _, process in self.running.values()]
+        for process in processes:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in processes:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.kill()
+                process.wait()
+        for cell, _ in self.running.values():
+            if self._read_status(cell) == "running":
+                with suppress(OSError):
+                    update_cell(self.folder / CELLS / cell.name, status="waiting")
+        self.running.clear()
+
+
+class Starter:
+    """Starts ``python -m driftvq.experiments.cell`` with its share of the machine.
+
+    Args:
+        threads: of each cell.
+        gpus: number of GPUs, shared out by place; 0: none.
+        lock: descriptor that every cell holds open as long as it lives.
+    """
+
+    def __init__(self, threads: int, gpus: int, lock: int) -> None:
+        self.threads, self.gpus, self.lock = threads, gpus, lock
+
+    def __call__(self, folder: Path, place: int) -> Process:
+        share = str(self.threads)
+        environment = {**os.environ, ENGINE: str(os.getpid()), THREADS: share}
+        environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), share)
+        if self.gpus > 0:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self.gpus)))
+            environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[place % self.gpus]
+        with (folder / LOG_FILE).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "driftvq.experiments.cell", str(folder)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the engine, which passes it on
+                pass_fds=(self.lock,),
+            )
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    hint = ", perhaps for lack of memory" if name == "SIGKILL" else ""
+    return f"its process was stopped by {name}{hint}"
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

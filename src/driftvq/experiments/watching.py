@@ -1,0 +1,117 @@
+"""What a user sees while cells run."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from driftvq.experiments.planning import CellPlan, Plan
+from driftvq.experiments.records import CELL_FILE, CELLS, TRAINING, read_json
+
+TAIL_BYTES = 16_384
+SHOWN = {"psnr": "PSNR {:.2f} dB", "usage": "usage {:.0%}"}
+
+
+class LiveCells:
+    """An overall bar and a line for each running cell on stderr; plain lines if it is not a terminal."""
+
+    def __init__(self, folder: Path, plan: Plan, console: Console | None = None) -> None:
+        self.folder, self.plan = folder, plan
+        self.console = console or Console(file=sys.stderr)
+        self.statuses = {cell.name: "waiting" for cell in plan.cells}
+        self.begun: dict[str, float] = {}
+        self.lines: dict[str, TaskID] = {}
+        self.bar: Progress | None = None
+        self.whole = TaskID(0)
+
+    def __enter__(self) -> "LiveCells":
+        for cell in self.plan.cells:
+            status = read_json(self.folder / CELLS / cell.name / CELL_FILE)["status"]
+            self.statuses[cell.name] = "done" if status == "done" else "waiting"
+        if self.console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+            self.bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console)
+            total = sum(cell.config.steps or 0 for cell in self.plan.cells)
+            self.whole = self.bar.add_task("all cells", total=total, text="")
+            self.bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def started(self, cell: CellPlan) -> None:
+        """A cell has begun."""
+        self.statuses[cell.name] = "running"
+        self.begun[cell.name] = time.monotonic()
+        if self.bar is not None:
+            self.lines[cell.name] = self.bar.add_task(f"  {cell.name}", total=cell.config.steps, text="starting")
+
+    def ended(self, cell: CellPlan, status: str) -> None:
+        """A cell is done or has failed."""
+        self.statuses[cell.name] = status
+        record = read_json(self.folder / CELLS / cell.name / CELL_FILE)
+        seconds = time.monotonic() - self.begun[cell.name]
+        if self.bar is not None:
+            self.bar.remove_task(self.lines.pop(cell.name))
+        reason = record["error"] or "it could not even record why"
+        what = shown(record["values"]) if status == "done" else f"failed: {reason}"
+        count = sum(found in ("done", "failed") for found in self.statuses.values())
+        line = f"[{count}/{len(self.statuses)}] {cell.name}: {what} ({seconds:.0f} s)"
+        if status == "failed":
+            line += f"; log: {self.folder / CELLS / cell.name / record['log']}"
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def tick(self, running: list[CellPlan]) -> None:
+        """Some time has passed."""
+        if self.bar is None:
+            return
+        steps = sum(c.config.steps or 0 for c in self.plan.cells if self.statuses[c.name] in ("done", "failed"))
+        for cell in running:
+            step, values = latest(self.folder / CELLS / cell.name)
+            steps += step
+            text = "evaluating" if step >= (cell.config.steps or 0) else f"step {step}/{cell.config.steps}"
+            line = " · ".join(filter(None, [text, shown(values)]))
+            self.bar.update(self.lines[cell.name], completed=step, text=line)
+        done = sum(status in ("done", "failed") for status in self.statuses.values())
+        self.bar.update(self.whole, completed=steps, text=f"{done} of {len(self.statuses)} cells")
+
+
+def shown(values: dict[str, Any]) -> str:
+    """PSNR and usage in words."""
+    return ", ".join(text.format(values[name]) for name, text in SHOWN.items() if values.get(name) is not None)
+
+
+def latest(cell: Path) -> tuple[int, dict[str, float]]:
+    """The last step that a cell has logged, and its latest PSNR and usage: of validation, else of training."""
+    running = cell / TRAINING / "metrics.jsonl"
+    records = _tail(running if running.exists() else cell / "metrics.jsonl")
+    values: dict[str, float] = {}
+    for record in records:
+        for name in SHOWN:
+            for key in (f"train/{name}", f"val/{name}"):
+                if isinstance(record.get(key), int | float):
+                    values[name] = record[key]
+    return max((record["step"] for record in records), default=0), values
+
+
+def _tail(path: Path) -> list[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:  # cut off at either end
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            found.append(record)
+    return found

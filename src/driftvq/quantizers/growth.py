@@ -1,0 +1,87 @@
+"""More codes in the middle of training, without changing what the existing ones mean.
+
+Shape suffixes: k codes before, m codes to add, d dimensions.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+MOST_PER_ROUND = 0.25
+"""Share of the codes that are split before it is looked again which are the busiest."""
+
+STEP_SHARE = 0.1
+"""How far from its parent a new code starts, in distances of the parent to its nearest neighbour: near, so that the two
+share the parent's cell."""
+
+BLOCK_DISTANCES = 2**24
+
+
+class Split(NamedTuple):
+    """New code i starts on the way from code ``parents[i]`` to ``others[i]``, at ``share[i]`` of it; all ``(m,)``."""
+
+    parents: Tensor
+    others: Tensor
+    share: Tensor
+
+
+Rule = Callable[[Tensor, Split], Tensor]
+"""From the rows of all codes ``(k, …)``, those of the old and new ones ``(k + m, …)``."""
+
+
+def between(rows: Tensor, split: Split) -> Tensor:
+    """New codes lie on the way from their parents to others."""
+    share = split.share.to(rows.dtype)[:, None]
+    return torch.cat([rows, torch.lerp(rows[split.parents], rows[split.others], share)])
+
+
+def copied(rows: Tensor, split: Split) -> Tensor:
+    """New codes take over what their parents have."""
+    return torch.cat([rows, rows[split.parents]])
+
+
+def halved(rows: Tensor, split: Split) -> Tensor:
+    """Parents share what they have with the new codes."""
+    rows = rows.index_copy(0, split.parents, rows[split.parents] / 2)
+    return copied(rows, split)
+
+
+def split_busiest(codebook_kd: Tensor, busyness_k: Tensor, old_size: int, most: int, seed: int) -> Split:
+    """The codes to split in one round, busiest first, each in a random direction.
+
+    Args:
+        codebook_kd: the codes so far.
+        busyness_k: how much each is in use.
+        old_size: codes before growth; they set the distances and directions.
+        most: codes wanted.
+        seed: of the directions; the same in all processes.
+    """
+    count = min(most, max(1, int(MOST_PER_ROUND * len(codebook_kd))))
+    parents_m = busyness_k.topk(count).indices
+    offset_m = torch.randint(1, max(2, old_size), (count,), generator=torch.Generator().manual_seed(seed))
+    others_m = (parents_m + offset_m.to(parents_m.device)) % old_size
+    old_kd, reach = codebook_kd[:old_size], []
+    for block in torch.split(parents_m, max(1, BLOCK_DISTANCES // old_size)):
+        distances = torch.cdist(codebook_kd[block], old_kd, compute_mode="donot_use_mm_for_euclid_dist")
+        reach.append(torch.where(distances > 0, distances, torch.inf).amin(dim=1))
+    apart_m = (codebook_kd[parents_m] - codebook_kd[others_m]).norm(dim=1)
+    share_m = STEP_SHARE * torch.cat(reach) / apart_m.clamp(min=torch.finfo(apart_m.dtype).tiny)
+    return Split(parents_m, others_m, share_m.clamp(max=STEP_SHARE))
+
+
+def grow_rows_(module: nn.Module, name: str, rule: Rule, split: Split, optimizer: Optimizer | None) -> None:
+    """Enlarge a buffer, or a parameter with what an optimizer knows about it."""
+    rows = getattr(module, name)
+    grown = rule(rows.detach(), split)
+    if not isinstance(rows, nn.Parameter):
+        setattr(module, name, grown)
+        return
+    old_shape = rows.shape
+    rows.data, rows.grad = grown, None
+    state = optimizer.state.get(rows, {}) if optimizer is not None else {}
+    for key, value in state.items():
+        if isinstance(value, Tensor) and value.shape == old_shape:
+            state[key] = copied(value, split)

@@ -1,0 +1,75 @@
+import json
+
+import pytest
+
+from driftvq.experiments.comparison import begin, find_folder, locked, stored_request
+from driftvq.experiments.request import Request
+from driftvq.report import load_comparison
+from tests.experiments.smoke import smoke_plan
+
+ASKED = Request(scale="smoke", methods=("vq",))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    begin(tmp_path / "x", smoke_plan(methods=("vq",)))
+    return tmp_path / "x"
+
+
+def test_a_new_folder_may_be_absent_or_empty(tmp_path):
+    assert find_folder(ASKED, tmp_path, False) == tmp_path
+    assert find_folder(ASKED, tmp_path / "new", False) == tmp_path / "new"
+
+
+def test_the_same_comparison_needs_resume(folder):
+    with pytest.raises(ValueError, match="already holds this comparison; to continue it add --resume"):
+        find_folder(ASKED, folder, False)
+    assert find_folder(ASKED, folder, True) == folder
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_another_comparison_is_refused_by_the_names_of_what_differs(folder, resume):
+    other = Request(scale="smoke", methods=("fsq",), seeds=2)
+    with pytest.raises(ValueError, match=r"another comparison.*methods: \('vq',\) → \('fsq',\); seeds: None → 2"):
+        find_folder(other, folder, resume)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="not empty and holds no comparison"):
+        find_folder(ASKED, tmp_path, True)
+    with pytest.raises(ValueError, match="is a file"):
+        find_folder(ASKED, tmp_path / "thesis.txt", False)
+    with pytest.raises(ValueError, match="no comparison to resume"):
+        find_folder(ASKED, tmp_path / "absent", True)
+
+
+def test_what_was_asked_is_kept_and_can_be_repeated(tmp_path):
+    request = Request("table-64d", "smoke", "my run", methods=("vq", "ns_vq"), seeds=2, codebook_size=(16, 32))
+    begin(tmp_path, smoke_plan(**{**request.to_dict(), "methods": ("vq", "ns_vq"), "codebook_size": (16, 32)}))
+    assert stored_request(tmp_path) == request
+    assert load_comparison(tmp_path).command == (
+        "driftvq reproduce table-64d --scale smoke --name 'my run' --methods vq ns_vq --seeds 2 --codebook-size 16 32"
+    )
+
+
+def test_a_damaged_comparison_is_named(folder):
+    (folder / "comparison.json").write_text("{")
+    with pytest.raises(ValueError, match=r"comparison\.json is damaged"):
+        stored_request(folder)
+
+
+def test_beginning_again_keeps_what_is_there(folder):
+    cell = next((folder / "cells").glob("*/cell.json"))
+    cell.write_text(json.dumps({**json.loads(cell.read_text()), "status": "done"}))
+    before = (folder / "comparison.json").read_text()
+    begin(folder, smoke_plan(methods=("vq",)))
+    assert json.loads(cell.read_text())["status"] == "done"
+    assert (folder / "comparison.json").read_text() == before
+
+
+def test_two_engines_do_not_share_a_folder(folder):
+    with locked(folder), pytest.raises(ValueError, match="another process is working on"), locked(folder, 0.0):
+        pass
+    with locked(folder, 0.0):
+        pass

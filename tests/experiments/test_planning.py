@@ -1,0 +1,105 @@
+import pytest
+
+from driftvq.experiments.planning import make_plan
+from driftvq.experiments.request import Request
+from tests.experiments.smoke import smoke_plan
+from tests.training.runs import make_images
+
+
+def test_the_default_comparison_has_one_cell_per_method():
+    plan = make_plan(Request())
+    assert sorted(cell.method.name for cell in plan.cells) == sorted(plan.recipe.methods)
+    assert plan.cells[0].method.name == "autoencoder"  # another cell waits for it
+    assert len({cell.name for cell in plan.cells}) == len(plan.cells)
+    assert plan.scale.metrics[:2] == ("kid", "lpips_alex")
+    shared = {(c.config.steps, c.config.batch_size, c.config.size, c.config.network) for c in plan.cells}
+    assert len(shared) == 1
+
+
+def test_seeds_come_one_after_the_other():
+    plan = smoke_plan(seeds=2, methods=("vq", "fsq"))
+    assert [(cell.seed, cell.method.name) for cell in plan.cells] == [(0, "vq"), (0, "fsq"), (1, "vq"), (1, "fsq")]
+
+
+def test_a_sweep_does_not_touch_a_plain_autoencoder():
+    plan = make_plan(Request(methods=("autoencoder", "kmeans_afterwards", "vq"), codebook_size=(64, 128)))
+    assert [(c.method.name, c.point) for c in plan.cells] == [
+        ("autoencoder", None),
+        ("vq", 64),
+        ("vq", 128),
+        ("kmeans_afterwards", 64),
+        ("kmeans_afterwards", 128),
+    ]
+    names = {cell.name for cell in plan.cells}
+    assert all(c.after in names for c in plan.cells if c.method.name == "kmeans_afterwards")
+
+
+def test_k_means_afterwards_alone_trains_its_own_network():
+    assert [cell.after for cell in smoke_plan(methods=("kmeans_afterwards",)).cells] == [None]
+
+
+def test_one_codebook_size_is_no_sweep():
+    plan = make_plan(Request(methods=("vq",), codebook_size=(256,)))
+    assert plan.sweep is None
+    assert plan.base.codebook_size == 256
+
+
+def test_codebook_sizes_replace_those_of_a_table():
+    plan = make_plan(Request("table-64d", methods=("vq",), codebook_size=(32,)))
+    assert plan.sweep.values == (32,)
+    with pytest.raises(ValueError, match="varies the batch size, so it takes one codebook size"):
+        make_plan(Request("figure-batch-size", codebook_size=(32, 64)))
+
+
+def test_the_kernel_narrows_after_each_epoch():
+    plan = make_plan(Request(methods=("ns_vq_paper", "ns_vq")))
+    paper, ours = (cell.config for cell in plan.cells)
+    assert paper.quantizer_options["decay_every"] == round(plan.train / 16)
+    assert "decay_every" not in ours.quantizer_options
+
+
+def test_batch_sizes_see_as_many_images():
+    plan = make_plan(Request("figure-batch-size", methods=("vq",)))
+    seen = {cell.config.steps * cell.config.batch_size for cell in plan.cells}
+    assert max(seen) - min(seen) <= 64
+    assert [cell.config.batch_size for cell in plan.cells] == [4, 8, 16, 32, 64]
+
+
+def test_the_papers_scale_is_the_published_setting(tmp_path):
+    data = make_images(tmp_path / "train", 64).parent
+    make_images(tmp_path / "val", 6)
+    plan = make_plan(Request("table-64d", "paper", data=str(data)))
+    config = plan.base
+    assert (config.network, config.size, config.batch_size, config.learning_rate) == ("paper", 256, 16, 5e-4)
+    assert config.steps == 40 * 64 // 16
+    assert plan.evaluation == 6
+    imagenet = make_plan(Request("imagenet", "paper", data=str(data))).base
+    assert (imagenet.loss, imagenet.betas, imagenet.code_dim) == ("mse+lpips", (0.5, 0.9), 3)
+    assert imagenet.learning_rate == pytest.approx(5.4e-5)
+    assert imagenet.steps == round(4 * 64 / 12)
+
+
+def test_each_method_of_the_best_table_has_its_own_configuration():
+    cells = {cell.method.name: cell.config for cell in make_plan(Request("table-best")).cells}
+    assert (cells["vqgan_ema"].codebook_size, cells["vqgan_ema"].code_dim) == (1024, 3)
+    assert (cells["trans_vq_paper"].codebook_size, cells["trans_vq_paper"].code_dim) == (8192, 64)
+
+
+def test_too_few_images_are_said_before_training(tmp_path):
+    data = make_images(tmp_path / "photos", 40)
+    with pytest.raises(ValueError, match=r"images to evaluate on, and scale 'laptop' wants 120: .*--evaluation-images"):
+        make_plan(Request(data=str(data)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"recipe": "table-64"}, "unknown recipe 'table-64'; known, nearest first: table-64d,"),
+        ({"scale": "papper"}, "unknown scale 'papper'; known, nearest first: paper,"),
+        ({"methods": ("nsvq",)}, "unknown method 'nsvq'; known, nearest first: ns_vq,"),
+        ({"data": "no/such/folder"}, "no such file or folder"),
+    ],
+)
+def test_mistakes_are_named(asked, message):
+    with pytest.raises(ValueError, match=message):
+        make_plan(Request(**asked))

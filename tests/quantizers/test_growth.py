@@ -1,0 +1,122 @@
+"""Growth keeps what indices mean, lowers the distortion and loses no code."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from driftvq import make_quantizer
+from driftvq.functional import nearest
+from driftvq.quantizers.codebook import CodebookQuantizer
+
+GROWING: list[tuple[str, dict[str, Any]]] = [
+    ("vq", {"kmeans_init": True}),
+    ("ema_vq", {"kmeans_init": True}),
+    ("ns_vq", {}),
+    ("ns_vq", {"preset": "paper"}),
+    ("factorized_vq", {"codebook_dim": 3, "kmeans_init": True}),
+    ("sim_vq", {"kmeans_init": True}),
+    ("trans_vq", {}),
+    ("trans_vq", {"transform": "mlp"}),
+]
+
+
+def latents(step: int, count: int = 1024) -> Tensor:
+    """Clusters of very different weight."""
+    generator = torch.Generator().manual_seed(step)
+    centres = torch.randn(40, 4, generator=torch.Generator().manual_seed(99)) * 3
+    weights = torch.linspace(1, 20, 40)
+    chosen = torch.multinomial(weights, count, replacement=True, generator=generator)
+    return centres[chosen] + 0.3 * torch.randn(count, 4, generator=generator)
+
+
+def trained(name: str, options: dict[str, Any], size: int = 32) -> tuple[CodebookQuantizer, torch.optim.Adam | None]:
+    torch.manual_seed(0)
+    vq = make_quantizer(name, dim=4, codebook_size=size, **options)
+    assert isinstance(vq, CodebookQuantizer)
+    parameters = [p for p in vq.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(parameters, 1e-3) if parameters else None
+    train(vq, optimizer, range(20))
+    return vq, optimizer
+
+
+def train(vq: CodebookQuantizer, optimizer: torch.optim.Adam | None, steps: range) -> None:
+    for step in steps:
+        loss = vq(latents(step)).loss
+        if optimizer is not None:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def distortion(vq: CodebookQuantizer) -> float:
+    vq.eval()
+    z = vq._to_code_space(vq.project_in(latents(1000)))
+    error = (z - vq.codebook[nearest(z, vq.codebook)]).square().sum(dim=1).mean().item()
+    vq.train()
+    return error
+
+
+@pytest.mark.parametrize(("name", "options"), GROWING)
+def test_existing_codes_stay_and_distortion_falls(name: str, options: dict[str, Any]) -> None:
+    vq, optimizer = trained(name, options)
+    before_kd, error = vq.codebook.detach().clone(), distortion(vq)
+    vq.grow_(77, optimizer)
+    assert vq.codebook_size == len(vq.codebook) == len(vq.code_age) == 77
+    assert torch.allclose(vq.codebook[:32], before_kd, atol=1e-5)
+    assert torch.pdist(vq.codebook).min() > 0
+    assert distortion(vq) < error
+    train(vq, optimizer, range(20, 25))
+    assert vq.codebook.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["ns_vq", "trans_vq"])
+def test_no_code_is_lost_by_growing(name: str) -> None:
+    vq, optimizer = trained(name, {})
+    error = distortion(vq)
+    vq.grow_(128, optimizer)
+    train(vq, optimizer, range(20, 200))
+    vq.eval()
+    used = vq(torch.cat([latents(step) for step in range(300, 330)])).indices.unique()
+    assert len(used) == 128
+    assert distortion(vq) < 0.6 * error
+
+
+def test_what_the_optimizer_knows_grows_with_the_codes() -> None:
+    vq, optimizer = trained("vq", {"kmeans_init": True})
+    assert optimizer is not None
+    moments = optimizer.state[vq.codes]["exp_avg_sq"].clone()
+    vq.grow_(40, optimizer)
+    grown = optimizer.state[vq.codes]["exp_avg_sq"]
+    assert grown.shape == vq.codes.shape
+    assert torch.equal(grown[:32], moments)
+    assert all((moments == row).all(dim=1).any() for row in grown[32:])
+
+
+def test_the_busiest_cells_are_split() -> None:
+    vq, _ = trained("ns_vq", {})
+    assert vq.follower is not None
+    vq.follower.mass[7] = 1e6
+    old = vq.codebook[7].clone()
+    vq.grow_(33)
+    assert vq.codebook[32].dist(old) == pytest.approx(
+        (torch.cdist(old[None], vq.codebook[:32])[0].topk(2, largest=False).values[1] / 10).item(), rel=1e-4
+    )
+    assert vq.follower.mass[7] == vq.follower.mass[32] == 5e5
+
+
+def test_a_grown_state_loads_into_a_quantizer_of_the_new_size() -> None:
+    vq, _ = trained("ns_vq", {})
+    vq.grow_(50)
+    fresh = make_quantizer("ns_vq", dim=4, codebook_size=50)
+    fresh.load_state_dict(vq.state_dict())
+    assert torch.equal(fresh.codebook, vq.codebook)
+
+
+def test_refuses_to_shrink_or_to_grow_too_early() -> None:
+    vq, _ = trained("ns_vq", {})
+    with pytest.raises(ValueError, match="new_size must be at least the present 32 codes, got 8"):
+        vq.grow_(8)
+    with pytest.raises(ValueError, match="once its k-means start is finished"):
+        make_quantizer("ns_vq", dim=4, codebook_size=32).grow_(64)
