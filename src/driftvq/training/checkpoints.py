@@ -82,7 +82,6 @@ class AtomicCheckpointIO(CheckpointIO):
         try:
             with replacing(path) as temporary, temporary.open("wb") as file:
                 torch.save(checkpoint, file)  # to a file of Python's, whose errors say what the system said
-                file.flush()
         except (OSError, RuntimeError) as error:
             raise OSError(
                 f"cannot write checkpoint {path}: {_reason(error)}; checkpoints written before are intact"
