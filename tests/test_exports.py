@@ -11,7 +11,10 @@ import driftvq
 from driftvq import functional
 
 TESTS = Path(__file__).parent
-MODULES = ["driftvq", "driftvq.functional", "driftvq.quantizers"]
+MODULES = [
+    f"driftvq{part}"
+    for part in ("", ".data", ".functional", ".metrics", ".models", ".quantizers", ".report", ".tokens", ".training")
+]
 FUNCTIONS = [
     name
     for name in functional.__all__

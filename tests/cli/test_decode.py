@@ -9,13 +9,6 @@ from driftvq.models.hashing import model_hash
 from tests.tokens.cases import load_png, make_model, save_photos
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    make_model().save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture
 def tokens(model, tmp_path):
     photos = save_photos(tmp_path / "photos", {"a.png": (16, 16), "b/c.jpg": (21, 18), "b/c.png": (21, 18)})

@@ -20,13 +20,6 @@ SIZES = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    make_model().save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture
 def photos(tmp_path):
     return save_photos(tmp_path / "photos", SIZES)

@@ -8,13 +8,6 @@ from driftvq.cli import main
 from tests.tokens.cases import load_png, make_model, pixels, save_photos
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    make_model().save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     save_photos(tmp_path / "photos", {"a.png": (16, 16), "b.png": (21, 18)})

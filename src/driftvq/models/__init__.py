@@ -1,8 +1,8 @@
 """Encoder and decoder pairs, and the VQ-VAE that joins them with any quantizer."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from driftvq.lazy import importer
 from driftvq.models.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -25,20 +25,17 @@ __all__ = [
     "save_pretrained",
 ]
 
-_MODULES = {
-    "NETWORKS": "networks",
-    "Network": "networks",
-    "VQVAE": "vqvae",
-    "VQVAEOutput": "vqvae",
-    "model_hash": "hashing",
-    "push_to_hub": "hub",
-    "quantize_afterwards": "afterwards",
-    "save_pretrained": "pretrained",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use, so that a config can be read without loading torch."""
-    if name in _MODULES:
-        return getattr(import_module(f"driftvq.models.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'driftvq.models' has no attribute {name!r}")
+__getattr__ = importer(
+    __name__,
+    {
+        "NETWORKS": "networks",
+        "Network": "networks",
+        "VQVAE": "vqvae",
+        "VQVAEOutput": "vqvae",
+        "model_hash": "hashing",
+        "push_to_hub": "hub",
+        "quantize_afterwards": "afterwards",
+        "save_pretrained": "pretrained",
+    },
+)
+"""A config can be read without loading torch."""

@@ -1,8 +1,8 @@
 """Tokens of images on disk: written by a model, read by anybody with numpy."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from driftvq.lazy import importer
 from driftvq.tokens.index import TokenIndex, TokenModel
 from driftvq.tokens.store import Tokens, open_tokens
 from driftvq.tokens.writer import TokenWriter
@@ -24,16 +24,13 @@ __all__ = [
     "token_model",
 ]
 
-_MODULES = {
-    "decode_tokens": "decoding",
-    "encode_images": "encoding",
-    "encode_source": "encoding",
-    "token_model": "coding",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what needs a model on first use, so that tokens can be read without loading torch."""
-    if name in _MODULES:
-        return getattr(import_module(f"driftvq.tokens.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'driftvq.tokens' has no attribute {name!r}")
+__getattr__ = importer(
+    __name__,
+    {
+        "decode_tokens": "decoding",
+        "encode_images": "encoding",
+        "encode_source": "encoding",
+        "token_model": "coding",
+    },
+)
+"""Tokens can be read without loading torch; what needs a model is imported on first use."""
