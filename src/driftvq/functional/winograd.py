@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 TILE = 4
 """Outputs along one side of a tile; larger tiles save more but lose digits."""
 PATCH = TILE + 2
-BLOCK_VALUES = 2**20
+BLOCK_VALUES = 2**19
 """Transformed values to hold at a time: what fits into a cache is faster than what does not."""
 
 POINTS_FROM_INPUT = (
@@ -80,27 +80,28 @@ class _Winograd(torch.autograd.Function):
 def _convolve(x: Tensor, weight: Tensor) -> Tensor:
     (n, c, h, w), o = x.shape, len(weight)
     down, across = -(-h // TILE), -(-w // TILE)
-    from_weight, to_output = _matrix("weight", x), _matrix("output", x)
-    weight_pco = (from_weight @ weight.permute(2, 3, 1, 0).reshape(9, -1)).view(-1, c, o)
+    to_output = _matrix("output", x)
+    weight_pco = _transform(_matrix("weight", x), weight.permute(2, 3, 1, 0)).view(-1, c, o)
     y = x.new_empty(n, down, TILE, across, TILE, o)
     for images in _blocks(n, down * across * max(c, o)):
         points_pto = torch.bmm(_input_points(x[images]), weight_pco)
-        tiles = (to_output @ points_pto.view(len(points_pto), -1)).view(TILE, TILE, -1, down, across, o)
-        y[images] = tiles.permute(2, 3, 0, 4, 1, 5)
+        tiles = _transform(to_output, points_pto.view(PATCH, PATCH, -1))
+        y[images] = tiles.view(TILE, TILE, -1, down, across, o).permute(2, 3, 0, 4, 1, 5)
     return y.view(n, down * TILE, across * TILE, o)[:, :h, :w].permute(0, 3, 1, 2)
 
 
 def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     (n, c, h, w), o = x.shape, grad.shape[1]
     down, across = -(-h // TILE), -(-w // TILE)
-    from_weight, to_output = _matrix("weight", x), _matrix("output", x)
+    to_output = _matrix("output", x)
     sum_pco = x.new_zeros(PATCH**2, c, o)
     for images in _blocks(n, down * across * max(c, o)):
         rows = F.pad(grad[images].permute(0, 2, 3, 1), (0, 0, 0, across * TILE - w, 0, down * TILE - h))
         tiles = rows.view(-1, down, TILE, across, TILE, o).permute(2, 4, 0, 1, 3, 5)
-        grad_pto = (to_output.t() @ tiles.reshape(TILE**2, -1)).view(PATCH**2, -1, o)
+        grad_pto = _transform(to_output.t(), tiles).view(PATCH**2, -1, o)
         sum_pco.baddbmm_(_input_points(x[images]).transpose(1, 2), grad_pto)
-    return (from_weight.t() @ sum_pco.view(PATCH**2, -1)).view(3, 3, c, o).permute(3, 2, 0, 1)
+    grad_weight = _transform(_matrix("weight", x).t(), sum_pco.view(PATCH, PATCH, -1))
+    return grad_weight.view(3, 3, c, o).permute(3, 2, 0, 1)
 
 
 def _input_points(x: Tensor) -> Tensor:
@@ -111,7 +112,14 @@ def _input_points(x: Tensor) -> Tensor:
     by_image, by_row, by_column, _ = rows.stride()
     strides = (by_row, by_column, by_image, TILE * by_row, TILE * by_column, 1)
     patches = rows.as_strided((PATCH, PATCH, n, down, across, c), strides)
-    return (_matrix("input", x) @ patches.reshape(PATCH**2, -1)).view(PATCH**2, -1, c)
+    return _transform(_matrix("input", x), patches).view(PATCH**2, -1, c)
+
+
+def _transform(matrix: Tensor, x: Tensor) -> Tensor:
+    """``M x Mᵀ`` over the first two dimensions of ``(r, r, …)``, as ``(s, s, n)`` for a matrix of s rows."""
+    side = len(x)
+    halfway = (matrix @ x.reshape(side, -1)).view(len(matrix), side, -1)
+    return matrix @ halfway
 
 
 def _blocks(images: int, values_per_image: int) -> list[slice]:
@@ -125,8 +133,6 @@ def _matrix(of: str, like: Tensor) -> Tensor:
 
 @cache
 def _cached_matrix(of: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The transform of both dimensions of a patch as one matrix."""
     rows = {"input": POINTS_FROM_INPUT, "weight": POINTS_FROM_WEIGHT, "output": OUTPUT_FROM_POINTS}[of]
-    once = torch.tensor(rows, dtype=torch.float64)
     with torch.inference_mode(False):
-        return torch.kron(once, once).to(device, dtype)
+        return torch.tensor(rows, dtype=dtype, device=device)
