@@ -27,6 +27,8 @@ compare: $(STAMP)
 
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/quantizers.py
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/evaluation.py
 
 # Constraints pin every package, torch above all: its newest build brings gigabytes of GPU libraries.
 $(STAMP): pyproject.toml constraints.txt metric-weights.txt

@@ -1,7 +1,6 @@
 """``driftvq train``: train a tokenizer."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,6 @@ EXAMPLES = """examples:
 A config file holds the same settings: `codebook_size: 1024`. Every run saves its own as config.yaml.
 """
 FAILED, INTERRUPTED = 1, 130
-SPIN_COUNT = "1000"
-"""Some microseconds, instead of milliseconds."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +48,6 @@ def run(args: argparse.Namespace) -> None:
         config = resumed_config(_run_to_resume(args.resume, flags, file), flags, file)
     else:
         config = make_config(file, flags)
-    _wait_politely()
     try:
         from driftvq.training.run import train
         from driftvq.training.stopping import InterruptedTrainingError, NonFiniteError
@@ -67,15 +63,6 @@ def run(args: argparse.Namespace) -> None:
         _tell(f"driftvq train: error: {error}")
         raise SystemExit(FAILED) from None
     _report(result)
-
-
-def _wait_politely() -> None:
-    """Let threads that wait for each other sleep early: spinning, they would take the cores of the data workers.
-
-    Must come before torch is loaded; what the user has set stays.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
 def _tell(line: str) -> None:
