@@ -226,7 +226,7 @@ def test_charts_are_read_by_keyboard_and_pointer(desktop: Tab) -> None:
     assert not plot.locator(".tip").is_visible()
     box = plot.bounding_box()
     page.mouse.move(box["x"] + 300, box["y"] + 100)
-    assert plot.locator(".tip").is_visible()
+    plot.locator(".tip").wait_for(state="visible", timeout=10_000)
     assert plot.locator(".tip tr").count() == 8
     page.mouse.move(0, 0)
 
