@@ -14,7 +14,7 @@ MONITORS = {"psnr": "max", "ssim": "max", "loss": "min", "usage": "max", "perple
 """Validation metrics that can choose the best model, and which direction is better."""
 
 EMBEDDED_STEPS = 800
-"""Default number of steps on the embedded photographs: a first result within two minutes on two cores."""
+"""Default number of steps on the embedded photographs: a first result in minutes on two cores."""
 DATA_STEPS = 20_000
 """Default number of steps on a user's own images."""
 
