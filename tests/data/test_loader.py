@@ -1,6 +1,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -247,8 +248,11 @@ def test_the_global_random_state_is_left_alone(photos: ImageSource) -> None:
 
 
 def children() -> set[int]:
-    tasks = Path(f"/proc/{os.getpid()}/task")
-    return {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found |= {int(pid) for pid in (task / "children").read_text().split()}
+    return found
 
 
 @pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(), reason="needs /proc")
@@ -269,6 +273,11 @@ def test_workers_ignore_ctrl_c_and_end_with_close(photos: ImageSource) -> None:
         time.sleep(0.05)
     assert not workers & children()
     assert list(iterator) == []  # ends instead of waiting for workers that are gone
+
+
+def test_ctrl_c_while_workers_start_harms_none(photos: ImageSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("driftvq.data.loader._start_worker", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    assert same(take(3, photos, workers=2), take(3, photos))
 
 
 def test_wrong_numbers_are_named(photos: ImageSource) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +47,8 @@ class Batches:
             worker_init_fn=_start_worker,
             generator=torch.Generator(),
         )
-        iterator = iter(loader)
+        with _no_ctrl_c_for_children():
+            iterator = iter(loader)
         self._open.append(iterator)
         try:
             for batch in self._finish(iterator):
@@ -221,6 +222,19 @@ def _check_counts(source: ImageSource, *, size: int | None, batch_size: int, ran
 
 def _unchanged(part: Any) -> Any:
     return part
+
+
+@contextmanager
+def _no_ctrl_c_for_children() -> Iterator[None]:
+    """Processes started inside never see Ctrl-C, not even before their first line; this one sees it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(_: int) -> None:
