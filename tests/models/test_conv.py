@@ -29,8 +29,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_equals_a_plain_convolution_in_value_and_gradient(bias: bool, calls: list[torch.Size]) -> None:
-    ours, plain = pair(64, bias)
-    x = torch.randn(2, 64, 10, 7, requires_grad=True)
+    ours, plain = pair(96, bias)
+    x = torch.randn(2, 96, 10, 7, requires_grad=True)
     mine, theirs = ours(x), plain(x)
     assert len(calls) == 1
     assert (mine - theirs).norm() < 1e-5 * theirs.norm()
@@ -43,15 +43,15 @@ def test_keeps_to_the_plain_one_where_winograd_does_not_pay(calls: list[torch.Si
     few, plain = pair(8, True)
     x = torch.randn(1, 8, 8, 8)
     assert torch.equal(few(x), plain(x))
-    many, _ = pair(64, False)
+    many, _ = pair(96, False)
     with torch.autocast("cpu", torch.bfloat16):
-        assert many(torch.randn(1, 64, 8, 8)).dtype == torch.bfloat16
-    many.double()(torch.randn(1, 64, 8, 8, dtype=torch.float64))
+        assert many(torch.randn(1, 96, 8, 8)).dtype == torch.bfloat16
+    many.double()(torch.randn(1, 96, 8, 8, dtype=torch.float64))
     assert calls == []
 
 
 def test_exports_as_a_plain_convolution(calls: list[torch.Size]) -> None:
-    ours, _ = pair(64, True)
-    program = torch.export.export(ours, (torch.randn(1, 64, 8, 8),))
+    ours, _ = pair(96, True)
+    program = torch.export.export(ours, (torch.randn(1, 96, 8, 8),))
     assert calls == []
     assert any("conv2d" in str(node.target) for node in program.graph.nodes)

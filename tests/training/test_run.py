@@ -61,7 +61,7 @@ def test_the_losses_are_those_of_a_plain_loop(small, tmp_path, quantizer):
 
     seed_all(config.seed)
     model = VQVAE(ModelConfig(quantizer=quantizer, quantizer_options=options, codebook_size=32, code_dim=8))
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-4)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-4, fused=True)
     source = open_source(config.data, "train", val_share=config.val_share, seed=config.seed)
     expected = []
     for step, batch in enumerate(train_batches(source, size=16, batch_size=4, seed=config.seed)):

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from driftvq.functional import winograd_conv3x3
 
-WORTHWHILE_CHANNELS = 64
+WORTHWHILE_CHANNELS = 96
 """With fewer channels, Winograd's transforms cost what they save."""
 
 

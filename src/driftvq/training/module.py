@@ -75,7 +75,9 @@ class TokenizerModule(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        return torch.optim.Adam(parameters, lr=self.config.learning_rate, betas=self.config.betas)
+        # With a gradient scaler, Lightning cannot clip the gradients of a fused optimizer.
+        fused = self.config.precision != "16-mixed"
+        return torch.optim.Adam(parameters, lr=self.config.learning_rate, betas=self.config.betas, fused=fused)
 
     def on_fit_start(self) -> None:
         for part in (self.adversary, self.average):
