@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from driftvq import SimVQ
@@ -21,6 +22,20 @@ def test_one_step_moves_codes_that_were_not_selected() -> None:
     optimizer.step()
     assert ((vq.codebook - before).abs().sum(dim=1) > 0).all()
     assert torch.equal(vq.base_codebook, base)
+
+
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}])
+def test_evaluation_sees_every_step_of_an_optimizer(options: dict[str, bool]) -> None:
+    torch.manual_seed(0)
+    vq = SimVQ(dim=6, codebook_size=32)
+    optimizer = torch.optim.Adam(vq.parameters(), lr=0.1, **options)
+    for _ in range(3):
+        before = vq.eval().codebook.clone()
+        vq.train()(torch.randn(8, 6)).loss.backward()
+        optimizer.step()
+        after = vq.eval().codebook
+        assert not torch.equal(after, before)
+        assert torch.equal(after, vq.train().codebook)
 
 
 def test_gradient_of_the_matrix_matches_the_chain_rule() -> None:

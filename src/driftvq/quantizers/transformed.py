@@ -5,9 +5,24 @@ from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.growth import Rule, between
+
+
+class _OptimizerSteps:
+    """Counts the steps of all optimizers: fused ones change weights without a trace in the tensors' versions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        register_optimizer_step_post_hook(self)
+
+    def __call__(self, *_: object) -> None:
+        self.count += 1
+
+
+OPTIMIZER_STEPS = _OptimizerSteps()
 
 
 class TransformedCodebook(CodebookQuantizer):
@@ -59,7 +74,8 @@ class TransformedCodebook(CodebookQuantizer):
     def _state(self) -> object:
         """Changes whenever the transform or the base does."""
         tensors = (self.base_codebook, *self.transform.parameters())
-        return tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in tensors)
+        versions = tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in tensors)
+        return OPTIMIZER_STEPS.count, versions
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_kept": None}
