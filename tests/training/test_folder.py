@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -83,6 +84,25 @@ def test_git_state(tmp_path):
         raise FileNotFoundError("git")
 
     assert git_state(tmp_path, missing) is None
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_git_state_of_any_folder_of_a_repository(tmp_path):
+    def git(*arguments):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
+
+    (tmp_path / "tracked").mkdir()
+    (tmp_path / "tracked" / "module.py").write_text("")
+    (tmp_path / "installed").mkdir()
+    git("init")
+    git("add", "tracked")
+    git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-m", "first")
+    (tmp_path / "installed" / "module.py").write_text("")
+    assert git_state(tmp_path / "installed") is None
+    state = git_state(tmp_path / "tracked")
+    assert state is not None
+    assert not state["changed"]
+    assert len(state["commit"]) == 40
 
 
 def test_a_resumed_run_keeps_its_course(tmp_path):

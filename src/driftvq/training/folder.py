@@ -92,7 +92,7 @@ def git_state(folder: Path, run: Callable[..., Any] = subprocess.run) -> dict[st
         return str(run(command, capture_output=True, text=True, check=True, timeout=10).stdout).strip()
 
     try:
-        if not git("ls-files", "--", str(Path(__file__).name)):
+        if not git("ls-files", "--", "."):  # merely inside of another repository
             return None
         return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "-uno"))}
     except (OSError, subprocess.SubprocessError):
