@@ -14,7 +14,7 @@ from driftvq import EMAVQ, NSVQ, VQ, Modified, SimVQ, TransVQ
 from driftvq.quantizers.sync import from_first_process, gather_rows, sample_rows, sum_over_processes, world_size
 
 DIM, SIZE, ROWS, STEPS, RANKS = 4, 24, 8, 20, 2
-TIMEOUT_SECONDS = 40
+TIMEOUT_SECONDS = 90
 
 
 class Case(NamedTuple):

@@ -52,7 +52,7 @@ class Tab:
     def __init__(self, browser: Any, file: Path, **context: Any) -> None:
         self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | context))
         self.context.set_offline(True)
-        self.context.set_default_timeout(10_000)
+        self.context.set_default_timeout(60_000)
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -191,7 +191,7 @@ def test_markup_stays_text(desktop: Tab) -> None:
         assert part in text
     assert page.title() == "Which quantizer keeps its codes alive? · driftvq"
     page.locator("#drift details.more > summary").click()
-    page.get_by_text("wobble <i>").first.wait_for(state="visible", timeout=10_000)  # drawn once it is open
+    page.get_by_text("wobble <i>").first.wait_for(state="visible")  # drawn once it is open
 
 
 def test_no_other_script_can_run(browser: Any, report: Path) -> None:
@@ -226,7 +226,7 @@ def test_charts_are_read_by_keyboard_and_pointer(desktop: Tab) -> None:
     assert not plot.locator(".tip").is_visible()
     box = plot.bounding_box()
     page.mouse.move(box["x"] + 300, box["y"] + 100)
-    plot.locator(".tip").wait_for(state="visible", timeout=10_000)
+    plot.locator(".tip").wait_for(state="visible")
     assert plot.locator(".tip tr").count() == 8
     page.mouse.move(0, 0)
 

@@ -1,5 +1,6 @@
 """Small training runs for the tests, in this process or in one that can be killed."""
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -7,12 +8,12 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from driftvq.cli import main
 
@@ -57,7 +58,10 @@ def arguments(images: Path, out: Path, **changes: Any) -> list[str]:
 
 
 def run_process(
-    words: list[str], log: Path | None = None, largest_file: int | None = None
+    words: list[str],
+    log: Path | None = None,
+    largest_file: int | None = None,
+    signal_at: tuple[int, int] | None = None,
 ) -> multiprocessing.process.BaseProcess:
     """Start ``driftvq`` in a process of its own, without importing everything anew for each.
 
@@ -65,15 +69,16 @@ def run_process(
         words: its arguments.
         log: where its output goes.
         largest_file: the system refuses to write larger files, as a full disk does.
+        signal_at: a step, and the signal that the process receives right after the optimizer's part of it.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.training.runs", "driftvq.training.run"])
-    process = context.Process(target=_run, args=(words, log, largest_file))
+    process = context.Process(target=_run, args=(words, log, largest_file, signal_at))
     process.start()
     return process
 
 
-def _run(words: list[str], log: Path | None, largest_file: int | None) -> None:
+def _run(words: list[str], log: Path | None, largest_file: int | None, signal_at: tuple[int, int] | None) -> None:
     torch.set_num_threads(1)
     with Path(os.devnull if log is None else log).open("a") as file:
         os.dup2(file.fileno(), 1)
@@ -81,29 +86,25 @@ def _run(words: list[str], log: Path | None, largest_file: int | None) -> None:
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal_at is not None:
+        _send_at(*signal_at)
     sys.exit(main(words))
 
 
-def wait_for_step(run: Path, step: int, process: multiprocessing.process.BaseProcess, seconds: float = 60) -> None:
-    """Until the log has reached a step."""
-    deadline = monotonic() + seconds
-    while last_step(run) < step:
-        assert process.is_alive(), "the run ended too early"
-        assert monotonic() < deadline, f"step {step} is not reached in {seconds} s"
-        sleep(0.01)
+def _send_at(step: int, number: int) -> None:
+    steps = itertools.count(1)
+
+    def count(*_: Any) -> None:
+        if next(steps) == step:
+            os.kill(os.getpid(), number)
+
+    register_optimizer_step_post_hook(count)
 
 
 def records(run: Path) -> list[dict[str, Any]]:
     """The log of a run."""
     path = run / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def last_step(run: Path) -> int:
-    try:
-        return max((record["step"] for record in records(run)), default=0)
-    except json.JSONDecodeError:  # a line is being written
-        return 0
 
 
 def checkpoint(run: Path, step: int) -> dict[str, Any]:

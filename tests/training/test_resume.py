@@ -1,13 +1,12 @@
 """A run that is killed and resumed must be the run that was not."""
 
-import os
 import signal
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
-from tests.training.runs import arguments, checkpoint, differences, make_images, records, run_process, wait_for_step
+from tests.training.runs import arguments, checkpoint, differences, make_images, records, run_process
 
 STEPS, KILLED_AT = 20, 9
 
@@ -51,11 +50,9 @@ def finish(words, log=None):
     assert process.exitcode == 0
 
 
-def kill_at(step, run, words):
-    process = run_process(words)
-    wait_for_step(run, step, process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join(10)
+def kill_at(step, words):
+    process = run_process(words, signal_at=(step, signal.SIGKILL))
+    process.join(120)
     assert process.exitcode == -signal.SIGKILL
 
 
@@ -72,7 +69,7 @@ def test_killed_and_resumed_is_the_same_run(name, images, tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     settings = {"steps": STEPS, **{**CASES, **MORE_CASES}[name]}
     finish(arguments(images, whole, **settings))
-    kill_at(KILLED_AT, broken, arguments(images, broken, **settings))
+    kill_at(KILLED_AT, arguments(images, broken, **settings))
     assert not (broken / "checkpoints" / f"step-{STEPS:08d}.ckpt").exists(), "killed too late to prove anything"
     finish(["train", "--resume", str(broken)])
     assert_same_run(whole, broken, STEPS)
@@ -93,7 +90,7 @@ def test_resumed_from_the_checkpoint_before_a_truncated_one(images, tmp_path):
 def test_killed_before_the_first_checkpoint(images, tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(arguments(images, whole, checkpoint_every=1000))
-    kill_at(3, broken, arguments(images, broken, checkpoint_every=1000))
+    kill_at(3, arguments(images, broken, checkpoint_every=1000))
     assert not (broken / "checkpoints").exists()
     finish(["train", "--resume", str(broken)])
     assert_same_run(whole, broken, 12)
