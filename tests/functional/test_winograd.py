@@ -1,3 +1,5 @@
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -6,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import correlate2d
 
-from driftvq.functional import winograd_conv3x3
+from driftvq.functional import winograd, winograd_conv3x3
 
 
 def inputs(n: int, c: int, o: int, h: int, w: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,6 +54,24 @@ def test_several_blocks_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.allclose(whole, blocked, atol=1e-12)
     for one, many in zip(grads, torch.autograd.grad(blocked.square().sum(), (x, weight)), strict=True):
         assert torch.allclose(one, many, atol=1e-10)
+
+
+def test_holds_one_block_at_a_time_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    original = winograd._input_points
+
+    def spy(x: torch.Tensor) -> torch.Tensor:
+        assert all(points() is None for points in made[:-1])
+        points = original(x)
+        made.append(weakref.ref(points))
+        return points
+
+    monkeypatch.setattr(winograd, "_input_points", spy)
+    monkeypatch.setattr(winograd, "BLOCK_VALUES", 1)
+    x, weight = inputs(5, 4, 4, 8, 8)
+    with torch.no_grad():
+        winograd_conv3x3(x, weight.requires_grad_())
+    assert len(made) == 5
 
 
 def test_loses_few_digits_in_single_precision() -> None:

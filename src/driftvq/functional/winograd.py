@@ -56,7 +56,8 @@ def winograd_conv3x3(x: Tensor, weight: Tensor) -> Tensor:
     """
     if weight.shape[2:] != (3, 3):
         raise ValueError(f"weight must be (o, c, 3, 3), got shape {tuple(weight.shape)}")
-    result: Tensor = _Winograd.apply(x, weight)  # type: ignore[no-untyped-call]
+    keep = torch.is_grad_enabled() and weight.requires_grad  # inside of a Function gradients are always off
+    result: Tensor = _Winograd.apply(x, weight, keep)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -67,7 +68,7 @@ class _Winograd(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, keep: bool) -> Tensor:
         (n, c, h, w), o = x.shape, len(weight)
         down, across = _tiles(h, w)
         to_output, weight_pco = _matrix("output", x), _weight_points(weight).transpose(1, 2)
@@ -78,19 +79,19 @@ class _Winograd(torch.autograd.Function):
             points_pto = torch.bmm(points_ptc, weight_pco)
             tiles = _transform(to_output, points_pto.view(PATCH, PATCH, points_pto[0].numel()))
             y[images] = tiles.view(TILE, TILE, -1, down, across, o).permute(2, 3, 0, 4, 1, 5)
-            if ctx.needs_input_grad[1]:
+            if keep:
                 kept.append(points_ptc)
         ctx.save_for_backward(weight, *kept)
         return y.view(n, down * TILE, across * TILE, o)[:, :h, :w].permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         weight, *kept = ctx.saved_tensors
         (n, o, h, w), c = grad.shape, weight.shape[1]
         down, across = _tiles(h, w)
         weight_poc = _weight_points(weight)
-        for_x, for_weight = ctx.needs_input_grad
+        for_x, for_weight, _ = ctx.needs_input_grad
         grad_x = grad.new_zeros(n, down + 1, TILE, across + 1, TILE, c) if for_x else None
         sum_poc = grad.new_zeros(PATCH**2, o, c)
         for number, images in enumerate(_blocks(n, down * across * max(c, o))):
@@ -102,6 +103,7 @@ class _Winograd(torch.autograd.Function):
         return (
             None if grad_x is None else _cropped(grad_x, h, w),
             _weight_gradient(sum_poc) if for_weight else None,
+            None,
         )
 
 
