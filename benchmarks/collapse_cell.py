@@ -26,8 +26,8 @@ from driftvq.models import VQVAE, ModelConfig
 from driftvq.quantizers import NSVQ, Quantizer, TransVQ, follow
 
 LATENTS_PER_CODE = 50
-MARKS = (100, 300, 600, 1200)
-LARGEST_MARKED = 8192
+MARKS = {1024: (100, 300, 600, 1200), 8192: (300,)}
+"""Steps at which usage is read on the way, for codebooks of at most so many codes: larger ones need too many images."""
 METRICS = ("rfid", "kid", "lpips_alex", "ssim", "psnr")
 FID_IMAGES, PSNR_IMAGES = 200, 500
 CHUNK = 100
@@ -195,6 +195,7 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
     optimizer = torch.optim.Adam(model.parameters(), cell.learning_rate)
     generator = torch.Generator().manual_seed(cell.seed)
     history: list[dict[str, float]] = []
+    marks = next((steps for size, steps in MARKS.items() if cell.codebook_size <= size), ())
     start = time.perf_counter()
     for step in range(1 - cell.warm_up, cell.steps + 1):
         images = draw(train, cell.batch_size, generator)
@@ -203,7 +204,7 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        if step in MARKS and step < cell.steps and cell.codebook_size <= LARGEST_MARKED:
+        if step in marks and step < cell.steps:
             history.append({"step": step, **read(model, cell, train, val)})
     seconds = time.perf_counter() - start
     final = read(model, cell, train, val)
