@@ -278,7 +278,7 @@ def read(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, floa
 def usage(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, float]:
     """Over validation images, then mirrored ones, then training images, until there are 50 latents per code."""
     quantizer: Quantizer = model.quantizer  # type: ignore[assignment]
-    levels = quantizer.indices_per_position
+    levels = max(1, quantizer.indices_per_position)
     counts = torch.zeros(levels, cell.codebook_size, dtype=torch.int64)
     parts = {"val": val, "mirrored val": val.flip(3), "train": train, "mirrored train": train.flip(3)}
     used: list[str] = []
