@@ -115,6 +115,17 @@ def test_the_answer_comes_first(desktop: Tab, sweep_source: Path) -> None:
     assert top["y"] + top["height"] < 900
 
 
+def test_one_seed_has_no_columns_of_spreads_and_is_ranked(browser: Any, tmp_path: Path) -> None:
+    run = write_comparison(tmp_path / "run", sweep=None, seeds=(0,), images=2, size=16, trouble=False)
+    tab = Tab(browser, write_report(run, tmp_path / "report.html"))
+    headings = tab.page.locator("table.results thead th").all_text_contents()
+    assert not [heading for heading in headings if heading.startswith(("Against", "Seeds"))]
+    assert "one seed: no spread" in tab.page.locator("#numbers .key").text_content()
+    ranked = sorted(aggregate(load_comparison(run)).rows, key=lambda row: (row.rank is None, row.rank))
+    assert labels(tab.page) == [row.method.label for row in ranked]
+    tab.close()
+
+
 def test_landmarks_and_skip_link(desktop: Tab) -> None:
     page = desktop.page
     for role in ("banner", "navigation", "main", "contentinfo"):

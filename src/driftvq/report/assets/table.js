@@ -16,7 +16,8 @@ function tableColumns(comparison) {
   });
   columns.push(...comparison.columns.filter(({ extra }) => !extra).map(values));
   const lead = comparison.columns.find(({ name }) => name === comparison.lead);
-  if (lead) {
+  const several = comparison.seeds.length > 1;
+  if (lead && several) {
     columns.push({
       heading: `Against the best ${lead.label}`,
       title: "difference of the means against the spreads of both; p-value of the paired t-test over seeds",
@@ -26,7 +27,7 @@ function tableColumns(comparison) {
       ranks: true,
     });
   }
-  columns.push({ heading: "Seeds", key: (row) => row.done, cell: (_, row) => (row.done === row.seeds ? row.done : `${row.done} of ${row.seeds}`) });
+  if (several) columns.push({ heading: "Seeds", key: (row) => row.done, cell: (_, row) => (row.done === row.seeds ? row.done : `${row.done} of ${row.seeds}`) });
   columns.push(...comparison.columns.filter(({ extra }) => extra).map(values));
   return columns;
 }
@@ -80,7 +81,7 @@ function resultsTable(comparison) {
     return el("th", { scope: "col", class: column.text ? "words" : null }, button);
   });
   let sorted = { column: -1, descending: false };
-  let order = bodies;
+  let order = [...bodies].sort((a, b) => compareKeys(a.row.rank, b.row.rank, false));
 
   /**
    * First click: best first; second: the other way. Rows without a value stay last, and rows with the same value as they
@@ -108,7 +109,7 @@ function resultsTable(comparison) {
   const rank = columns.findIndex(({ ranks }) => ranks);
   if (rank > 0) sort(rank, true);
   if (comparison.sweep) sort(1, true);
-  if (sorted.column < 0) table.append(...bodies.map(({ body }) => body));
+  if (sorted.column < 0) table.append(...order.map(({ body }) => body));
   const region = { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table of results, ${comparison.name}` };
   return el("div", {}, el("div", region, table), status, tableKey(comparison));
 }
@@ -123,8 +124,12 @@ function tableKey(comparison) {
   const several = comparison.seeds.length > 1;
   const items = [
     ["★", "best of its column", comparison.sweep ? " at the same place of the sweep" : ""],
-    ["≈", "within the spread of the best: the means differ by no more than both spreads together"],
-    several ? ["±", `sample standard deviation over ${comparison.seeds.length} seeds`] : ["", "one seed: no spread"],
+    ...(several
+      ? [
+          ["≈", "within the spread of the best: the means differ by no more than both spreads together"],
+          ["±", `sample standard deviation over ${comparison.seeds.length} seeds`],
+        ]
+      : [["", "one seed: no spread"]]),
     ["↓ ↑", "lower, higher is better"],
   ];
   const list = el("ul", { class: "key" }, items.map(([sign, ...words]) => el("li", {}, el("b", {}, sign), " ", words.join(""))));
