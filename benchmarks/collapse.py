@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from collapse_cell import METHODS, PHOTOS, Cell
+from collapse_methods import METHODS, PHOTOS, Cell
 from driftvq.names import check_name
 from measure import table
 
@@ -87,14 +87,11 @@ def _options(data: str) -> Iterator[Cell]:
 
 
 def _ablation(data: str) -> Iterator[Cell]:
+    names = [name for name in METHODS if name.startswith(OURS) and (name in OURS or not METHODS[name].ours)]
     for codes in (1024, 8192):
-        for method in METHODS:
-            if method in OURS or method.startswith(tuple(f"{name}_" for name in OURS)):
-                if METHODS[method].ours and method not in OURS:
-                    continue
-                yield Cell("ablation", method, data, codes)
-    for method in ("ns_vq_paper", "trans_vq_paper"):
-        yield Cell("ablation", method, data)
+        for method in names:
+            yield Cell("ablation", method, data, codes)
+    yield Cell("ablation", "trans_vq_paper", data)
 
 
 def _photos(_: str) -> Iterator[Cell]:

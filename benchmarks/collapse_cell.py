@@ -1,15 +1,10 @@
-"""One run of collapse.py: a small VQ-VAE with one quantizer, trained from the first step and measured.
-
-Shape suffixes: none; images are ``b 3 h w``.
-"""
+"""One run of collapse.py: a small VQ-VAE with one quantizer, trained from the first step and measured."""
 
 import dataclasses
 import json
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from collapse_methods import METHODS, PHOTOS, Cell, Method
 from driftvq.data import eval_batches, open_source
 from driftvq.data.images import to_float, to_uint8
 from driftvq.files import replacing, write_text
 from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, ModelConfig
-from driftvq.quantizers import NSVQ, Quantizer, TransVQ, follow
+from driftvq.quantizers import Quantizer
 
 LATENTS_PER_CODE = 50
 MARKS = {1024: (100, 300, 600, 1200), 8192: (300,)}
@@ -31,158 +27,6 @@ MARKS = {1024: (100, 300, 600, 1200), 8192: (300,)}
 METRICS = ("rfid", "kid", "lpips_alex", "ssim", "psnr")
 FID_IMAGES, PSNR_IMAGES = 200, 500
 CHUNK = 100
-PHOTOS = "photos"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A run: the method, and every setting it depends on.
-
-    Attributes:
-        data: a folder with ``train`` and ``val``, or "photos" for the embedded photographs.
-        latent_scale: the latents are multiplied by it before the quantizer, the codes divided by it afterwards.
-        warm_up: steps as a plain autoencoder, before the quantizer sees its first latent.
-    """
-
-    group: str
-    method: str
-    data: str
-    codebook_size: int = 1024
-    code_dim: int = 64
-    size: int = 32
-    steps: int = 2500
-    batch_size: int = 16
-    learning_rate: float = 5e-4
-    latent_scale: float = 1.0
-    warm_up: int = 0
-    seed: int = 0
-
-    @property
-    def key(self) -> str:
-        """A file name that says everything but the folder of the data and the group."""
-        data = PHOTOS if self.data == PHOTOS else "folder"
-        return (
-            f"{self.method}-{data}-k{self.codebook_size}-d{self.code_dim}-px{self.size}-s{self.steps}-b{self.batch_size}"
-            f"-lr{self.learning_rate:g}-x{self.latent_scale:g}-w{self.warm_up}-seed{self.seed}"
-        )
-
-    @property
-    def latents(self) -> int:
-        """Latents per batch."""
-        return self.batch_size * (self.size // 4) ** 2
-
-
-def _nothing(_: Any) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Method:
-    """A contestant: a quantizer, its options (some depend on the run), and what an ablation takes away from it."""
-
-    label: str
-    quantizer: str
-    options: Callable[[Cell], dict[str, Any]] = lambda _: {}
-    change: Callable[[Any], None] = _nothing
-    ours: bool = field(default=False)
-
-
-def _with(**options: Any) -> Callable[[Cell], dict[str, Any]]:
-    return lambda _: options
-
-
-def _replacing(threshold: Callable[[Cell], float]) -> Callable[[Cell], dict[str, Any]]:
-    return lambda cell: {"kmeans_init": True, "threshold_ema_dead_code": threshold(cell)}
-
-
-def _no_drift(quantizer: NSVQ) -> None:
-    quantizer.follower._drifted = lambda codes, drift: codes  # type: ignore[union-attr, method-assign]
-
-
-def _no_relocation(quantizer: NSVQ) -> None:
-    quantizer.follower._relocate_ = lambda codes, *_: codes  # type: ignore[union-attr, method-assign]
-
-
-def _no_shrinking(quantizer: NSVQ) -> None:
-    follower: Any = quantizer.follower
-    forget = follower._forget_
-
-    def forget_and_trust_(counts: Tensor, drift: Any) -> None:
-        forget(counts, drift)
-        follower.gain.fill_(1)
-
-    follower._forget_ = forget_and_trust_
-
-
-def _short_memory(_: NSVQ) -> None:
-    follow.MEMORY_SHARE = 0.0  # type: ignore[misc]
-
-
-def _no_gate(quantizer: TransVQ) -> None:
-    pace: Any = quantizer.pace
-    forward = pace.forward
-    pace.forward = lambda codes, transform, step: forward(codes, transform, torch.full_like(step, math.inf))
-
-
-def _closed_gate(quantizer: TransVQ) -> None:
-    pace: Any = quantizer.pace
-    forward = pace.forward
-    pace.forward = lambda codes, transform, step: forward(codes, transform, torch.zeros_like(step))
-
-
-METHODS = {
-    "vq": Method("VQ", "vq"),
-    "ema": Method("EMA", "ema_vq"),
-    "ema_replace": Method("EMA + replacement below 2", "ema_vq", _replacing(lambda _: 2.0)),
-    "ema_tuned": Method(
-        "EMA + replacement below half of N/K",
-        "ema_vq",
-        _replacing(lambda cell: 0.5 * cell.latents / cell.codebook_size),
-    ),
-    "factorized": Method("FactorizedVQ", "factorized_vq"),
-    "sim_vq": Method("SimVQ", "sim_vq"),
-    "fsq": Method("FSQ", "fsq"),
-    "ns_vq": Method("NSVQ", "ns_vq", ours=True),
-    "trans_vq": Method("TransVQ", "trans_vq", ours=True),
-    "trans_vq_mlp": Method("TransVQ, MLP", "trans_vq", _with(transform="mlp"), ours=True),
-    "none": Method("no quantizer: the ceiling", "none"),
-    "ns_vq_paper": Method("NS-VQ, as printed", "ns_vq_paper"),
-    "trans_vq_paper": Method("TransVQ, as printed", "trans_vq_paper"),
-    "ns_vq_random": Method("NSVQ without the k-means start", "ns_vq", _with(kmeans_init=False)),
-    "ns_vq_no_drift": Method("NSVQ without the drift", "ns_vq", change=_no_drift),
-    "ns_vq_no_shrinking": Method("NSVQ, drift with its noise", "ns_vq", change=_no_shrinking),
-    "ns_vq_no_relocation": Method("NSVQ, lost codes stay lost", "ns_vq", change=_no_relocation),
-    "ns_vq_short_memory": Method("NSVQ, memory does not grow", "ns_vq", change=_short_memory),
-    "trans_vq_mlp_random": Method(
-        "TransVQ, MLP without the k-means start", "trans_vq", _with(transform="mlp", kmeans_init=False, follow=True)
-    ),
-    "trans_vq_mlp_no_follower": Method(
-        "TransVQ, MLP, φ alone moves the codes", "trans_vq", _with(transform="mlp", follow=False)
-    ),
-    "trans_vq_mlp_no_gate": Method("TransVQ, MLP, φ unbounded", "trans_vq", _with(transform="mlp"), change=_no_gate),
-    "trans_vq_mlp_no_phi": Method(
-        "TransVQ, MLP, φ stands still", "trans_vq", _with(transform="mlp"), change=_closed_gate
-    ),
-    **{
-        f"{name}_{estimator}": Method(
-            f"{label}, {estimator}", quantizer, _with(estimator=estimator, **options), ours=True
-        )
-        for name, label, quantizer, options in (
-            ("ns_vq", "NSVQ", "ns_vq", {}),
-            ("trans_vq_mlp", "TransVQ, MLP", "trans_vq", {"transform": "mlp"}),
-        )
-        for estimator in ("rotation", "modified", "gumbel")
-    },
-    **{
-        f"residual_{name}": Method(
-            f"ResidualVQ, 8 levels of {label}", "residual_vq", _with(num_quantizers=8, **options), ours=True
-        )
-        for name, label, options in (
-            ("ns_vq", "NSVQ", {"quantizer": "ns_vq"}),
-            ("trans_vq_mlp", "TransVQ, MLP", {"quantizer": "trans_vq", "transform": "mlp"}),
-        )
-    },
-}
 
 
 def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
@@ -240,7 +84,7 @@ def build(cell: Cell, method: Method) -> VQVAE:
 
 def load_images(cell: Cell, split: str, folder: Path) -> Tensor:
     """All images, uint8; kept as an array in the folder of the results, since every run reads them."""
-    place = folder / f"images-{'photos' if cell.data == PHOTOS else 'folder'}-{split}-{cell.size}.npy"
+    place = folder / f"images-{cell.data_name}-{split}-{cell.size}.npy"
     if not place.is_file():
         source = open_source(None if cell.data == PHOTOS else cell.data, split, size=cell.size)
         with eval_batches(source, size=cell.size, batch_size=CHUNK) as batches:
