@@ -91,8 +91,8 @@ def _no_shrinking(quantizer: NSVQ) -> None:
     follower: Any = quantizer.follower
     forget = follower._forget_
 
-    def forget_and_trust_(counts: Tensor, drift: Any) -> None:
-        forget(counts, drift)
+    def forget_and_trust_(counts: Tensor, evidence: Tensor) -> None:
+        forget(counts, evidence)
         follower.gain.fill_(1)
 
     follower._forget_ = forget_and_trust_

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from driftvq.functional import Drift, DriftMoments, drift_moments, fit_drift
+from driftvq.functional import Drift, DriftMoments, drift_agreement, drift_moments, fit_drift
 
 
 def fit(codes: torch.Tensor, moved: torch.Tensor, weight: torch.Tensor | None = None) -> Drift:
@@ -74,3 +74,42 @@ def test_one_code_for_all_gives_no_linear_part() -> None:
     drift = fit(codes, torch.randn(50, 3))
     assert drift.linear.abs().max() < 1e-3
     assert all(part.isfinite().all() for part in drift)
+
+
+def agreement(codes: torch.Tensor, moved: torch.Tensor) -> tuple[np.ndarray, Drift]:
+    """Of a batch's two halves, and the drift of the whole."""
+    half = (torch.arange(len(codes)) < len(codes) / 2).to(codes.dtype)
+    whole, first = drift_moments(codes, moved, codes.new_ones(len(codes))), drift_moments(codes, moved, half)
+    drift = fit_drift(whole)
+    return drift_agreement(drift, whole, first).numpy(), drift
+
+
+def test_agreement_is_the_product_of_the_halves() -> None:
+    codes, moved, *_ = data(noise=2.0)
+    centred = [(codes[s] - codes[s].mean(dim=0), moved[s]) for s in (slice(200), slice(200, 400))]
+    a, b = [c.numpy().T @ m.numpy() / 200 for c, m in centred]
+    linear = np.sum(a * np.linalg.solve(np.cov(codes.numpy().T, bias=True), b))
+    shift = moved[:200].mean(dim=0) @ moved[200:].mean(dim=0)
+    np.testing.assert_allclose(agreement(codes, moved)[0], [shift, linear], rtol=1e-9)
+
+
+def test_halves_agree_on_a_drift() -> None:
+    codes, moved, *_ = data(n=4000, noise=1e-3)
+    agreed, drift = agreement(codes, moved)
+    np.testing.assert_allclose(agreed, drift.signal, rtol=0.05)
+
+
+@pytest.mark.parametrize("together", [1, 25])
+def test_halves_do_not_agree_on_noise_that_neighbours_share(together: int) -> None:
+    """Whereas the noise that the fit expects is that of independent latents: exceeded by the number of neighbours."""
+    found = []
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+        codes, moved = torch.randn(2, 400 // together, 4, generator=generator, dtype=torch.float64)
+        codes, moved = codes.repeat_interleave(together, 0), moved.repeat_interleave(together, 0)
+        codes = codes + 0.1 * torch.randn(400, 4, generator=generator, dtype=torch.float64)
+        agreed, drift = agreement(codes, moved)
+        found.append([agreed, drift.signal.numpy(), drift.noise.numpy()])
+    agreed, signal, noise = np.mean(found, axis=0)
+    assert np.abs(agreed / signal).max() < 0.15
+    np.testing.assert_allclose(signal / noise, together, rtol=0.5)

@@ -86,6 +86,16 @@ def test_a_settled_encoder_leaves_the_drift_off() -> None:
     assert vq.follower.gain[0] > 0.8
 
 
+def test_images_that_differ_are_no_drift() -> None:
+    """Latents of an image share its colours, so that batches of few images differ by far more than latents do."""
+    generator = torch.Generator().manual_seed(0)
+    vq = NSVQ(dim=4, codebook_size=32)
+    for _ in range(400):
+        images = torch.randn(4, 1, 4, generator=generator)
+        vq(images + 0.5 * torch.randn(4, 64, 4, generator=generator))
+    assert vq.follower.gain.max() < 0.4
+
+
 def test_memory_is_part_of_the_state() -> None:
     vq = NSVQ(dim=4, codebook_size=32)
     for seed in range(5):

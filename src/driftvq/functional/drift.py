@@ -28,12 +28,13 @@ class Drift(NamedTuple):
     """An affine drift ``Δ(c) = shift + (c - origin) @ linear``, and how much of each part is more than noise.
 
     ``signal`` and ``noise`` hold the mean squared displacement that the shift and the linear part explain, ``(2,)``,
-    and what they would explain of pure noise.
+    and what they would explain of pure noise. ``precision`` ``(d, d)`` is the inverse covariance of the codes.
     """
 
     origin: Tensor
     shift: Tensor
     linear: Tensor
+    precision: Tensor
     signal: Tensor
     noise: Tensor
 
@@ -61,9 +62,8 @@ def fit_drift(moments: DriftMoments) -> Drift:
     """
     dim = moments.codes.shape[0]
     count = moments.latents.clamp(min=1)
-    origin, shift = moments.codes / count, moments.moved / count
+    origin, (shift, joint_dd) = moments.codes / count, _shift_and_covariance(moments)
     spread_dd = moments.codes_codes / count - torch.outer(origin, origin)
-    joint_dd = moments.codes_moved / count - torch.outer(origin, shift)
     variance = (moments.moved_squared / count - shift.square().sum()).clamp(min=0)
 
     scale_d, directions_dd = torch.linalg.eigh(spread_dd)
@@ -77,7 +77,28 @@ def fit_drift(moments: DriftMoments) -> Drift:
     residual = (variance - explained_d.sum()).clamp(min=0) * count / free
     noise = torch.where(enough, residual, variance) / count
     kept_d = torch.where(enough & usable_d, (1 - noise / explained_d.clamp(min=tiny)).clamp(min=0), 0)
-    linear_dd = directions_dd @ (along_dd * (kept_d / scale_d.clamp(min=tiny))[:, None])
+    inverse_d = torch.where(enough & usable_d, 1 / scale_d.clamp(min=tiny), 0)
+    linear_dd = directions_dd @ (along_dd * (kept_d * inverse_d)[:, None])
+    precision_dd = (directions_dd * inverse_d) @ directions_dd.t()
 
     signal = torch.stack([shift.square().sum(), torch.where(enough, explained_d.sum(), 0)])
-    return Drift(origin, shift, linear_dd, signal, torch.stack([noise, noise * usable_d.sum()]))
+    return Drift(origin, shift, linear_dd, precision_dd, signal, torch.stack([noise, noise * usable_d.sum()]))
+
+
+def drift_agreement(drift: Drift, whole: DriftMoments, first: DriftMoments) -> Tensor:
+    """How much of a drift's ``signal`` both halves of its latents agree on, ``(2,)``: their product, not a square.
+
+    The product's mean is the square of the drift alone if the noise of one half does not depend on that of the other.
+    Different images see to that, while :func:`fit_drift` takes even neighbouring patches for independent, so the noise
+    that it expects is too small.
+    """
+    second = DriftMoments(*(both - part for both, part in zip(whole, first, strict=True)))
+    (shift_1, joint_1_dd), (shift_2, joint_2_dd) = _shift_and_covariance(first), _shift_and_covariance(second)
+    return torch.stack([(shift_1 * shift_2).sum(), (joint_1_dd * (drift.precision @ joint_2_dd)).sum()])
+
+
+def _shift_and_covariance(moments: DriftMoments) -> tuple[Tensor, Tensor]:
+    """Mean displacement ``(d,)`` and covariance of codes with displacements ``(d, d)``."""
+    count = moments.latents.clamp(min=1)
+    shift = moments.moved / count
+    return shift, moments.codes_moved / count - torch.outer(moments.codes / count, shift)

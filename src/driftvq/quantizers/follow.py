@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.functional import Drift, DriftMoments, drift_moments, fit_drift
+from driftvq.functional import Drift, DriftMoments, drift_agreement, drift_moments, fit_drift
 from driftvq.quantizers.ema_vq import winner_moments
 from driftvq.quantizers.growth import Rule, halved
-from driftvq.quantizers.sync import sample_rows, sum_over_processes, total_rows
+from driftvq.quantizers.sync import first_half, sample_rows, sum_over_processes, total_rows
 
 MIN_MEMORY = 10.0
 """Latents per code that a code's running mean remembers at least."""
@@ -31,7 +31,8 @@ class Follower(nn.Module):
     """Moves a codebook after the latents, in three parts, once per training step.
 
     1. **Drift.** The latents' displacement from their codes is fitted by an affine map, which moves *every* code. The
-       map is scaled by how much of it was more than noise lately, so a settled encoder leaves the codes in peace.
+       map is scaled by how much of it both halves of a batch agreed on lately: a settled encoder leaves the codes in
+       peace.
     2. **Winners.** Each selected code goes to the running mean of its latents: online k-means.
     3. **Lost codes.** A code that no latent selected for long goes to a latent, drawn with probability proportional to
        its squared distance from its code: the k-means++ rule.
@@ -45,7 +46,7 @@ class Follower(nn.Module):
     Attributes:
         mass: latents in each code's memory, ``(k,)``.
         seen: latents so far.
-        evidence: recent mean of the drift's signal and noise, for shift and linear part, ``(2, 2)``.
+        evidence: recent means of the drift's signal and of what both halves agree on, for shift and linear part.
         gain: how much of the fitted shift and linear part the latest step applied, ``(2,)``.
         relocated: lost codes moved so far.
     """
@@ -72,9 +73,9 @@ class Follower(nn.Module):
         """The codes after this step ``(k, d)``."""
         weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
         moved_nd = z_nd - F.embedding(winners_n, codes_kd)
-        drift = self._fit(codes_kd, moved_nd, winners_n, weight_n)
+        drift, evidence = self._fit(codes_kd, moved_nd, winners_n, weight_n)
         counts_k, sums_kd = winner_moments(z_nd, winners_n, valid_n, len(codes_kd))
-        self._forget_(counts_k, drift)
+        self._forget_(counts_k, evidence)
         codes_kd = self._drifted(codes_kd, drift)
         rate_k = counts_k / self.mass.clamp(min=torch.finfo(self.mass.dtype).tiny)
         means_kd = sums_kd / counts_k.clamp(min=1)[:, None]
@@ -86,7 +87,8 @@ class Follower(nn.Module):
         """The codes after the first part only ``(k, d)``; nothing is learned from it."""
         weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
         moved_nd = z_nd - F.embedding(winners_n, codes_kd)
-        return self._drifted(codes_kd, self._fit(codes_kd, moved_nd, winners_n, weight_n))
+        drift, _ = self._fit(codes_kd, moved_nd, winners_n, weight_n)
+        return self._drifted(codes_kd, drift)
 
     @property
     def latents_step(self) -> Tensor:
@@ -97,26 +99,31 @@ class Follower(nn.Module):
         """Forget everything: the codebook was replaced."""
         self.mass.fill_(MIN_MEMORY)
 
-    def _fit(self, codes_kd: Tensor, moved_nd: Tensor, winners_n: Tensor, weight_n: Tensor) -> Drift:
+    def _fit(self, codes_kd: Tensor, moved_nd: Tensor, winners_n: Tensor, weight_n: Tensor) -> tuple[Drift, Tensor]:
         centre_d = codes_kd.mean(dim=0)
-        local = drift_moments(F.embedding(winners_n, codes_kd) - centre_d, moved_nd, weight_n)
-        drift = fit_drift(DriftMoments(*sum_over_processes(*local)))
-        return drift._replace(origin=drift.origin + centre_d)
+        codes_nd = F.embedding(winners_n, codes_kd) - centre_d
+        first_n = first_half(weight_n > 0).to(weight_n.dtype)
+        local = (*drift_moments(codes_nd, moved_nd, weight_n), *drift_moments(codes_nd, moved_nd, first_n))
+        summed = sum_over_processes(*local)
+        whole, first = DriftMoments(*summed[:6]), DriftMoments(*summed[6:])
+        drift = fit_drift(whole)
+        evidence = torch.stack([drift.signal, drift_agreement(drift, whole, first)])
+        return drift._replace(origin=drift.origin + centre_d), evidence
 
     def _drifted(self, codes_kd: Tensor, drift: Drift) -> Tensor:
         linear_gain = self.gain[1].to(codes_kd.dtype)
         return codes_kd + self.gain[0] * drift.shift + linear_gain * ((codes_kd - drift.origin) @ drift.linear)
 
-    def _forget_(self, counts_k: Tensor, drift: Drift) -> None:
+    def _forget_(self, counts_k: Tensor, evidence: Tensor) -> None:
         """Age the memories by this batch, and take it in."""
         latents = counts_k.sum()
         self.seen += latents.to(torch.int64)
         horizon = (MEMORY_SHARE * self.seen).clamp(min=MIN_MEMORY * len(self.mass))
         kept = torch.exp(-latents / horizon)
         self.mass.mul_(kept).add_(counts_k)
-        self.evidence.mul_(kept).add_(torch.stack([drift.signal, drift.noise]) * (1 - kept))
+        self.evidence.mul_(kept).add_(evidence * (1 - kept))
         tiny = torch.finfo(self.evidence.dtype).tiny
-        self.gain.copy_((1 - self.evidence[1] / self.evidence[0].clamp(min=tiny)).clamp(min=0))
+        self.gain.copy_((self.evidence[1] / self.evidence[0].clamp(min=tiny)).clamp(min=0, max=1))
 
     def _relocate_(self, codes_kd: Tensor, z_nd: Tensor, error_n: Tensor, step: Tensor) -> Tensor:
         """Hand lost codes to latents that are badly served."""
