@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from driftvq.quantizers.pace import Pace, scale_free, standardized
+from driftvq.quantizers.pace import STEP_SHARE, Pace, scale_free, standardized
 from driftvq.quantizers.transforms import MLPTransform
 
 
@@ -42,7 +42,7 @@ def test_nothing_moves_before_the_transform_changes() -> None:
 
 
 @pytest.mark.parametrize(("latents_step", "gated"), [(1e9, False), (1e-3, True)])
-def test_codes_take_over_the_change_of_the_transform_up_to_the_step_of_the_latents(
+def test_codes_take_over_the_change_of_the_transform_up_to_a_share_of_the_step_of_the_latents(
     latents_step: float, gated: bool
 ) -> None:
     codebook, transform, pace = make()
@@ -53,7 +53,7 @@ def test_codes_take_over_the_change_of_the_transform_up_to_the_step_of_the_laten
     asked = scale * (transform(centred / scale).detach() - before)
     after = pace(codebook, transform, torch.tensor(latents_step, dtype=torch.float64)).detach()
     size = asked.square().sum(dim=1).mean().sqrt()
-    torch.testing.assert_close(after - codebook, asked * (latents_step / size if gated else 1))
+    torch.testing.assert_close(after - codebook, asked * (STEP_SHARE * latents_step / size if gated else 1))
 
 
 def test_gradient_is_that_of_the_codes_plus_the_scaled_transform() -> None:

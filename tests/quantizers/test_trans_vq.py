@@ -8,6 +8,7 @@ from torch import nn
 
 from driftvq import SimVQ, TransVQ
 from driftvq.functional import kmeans
+from driftvq.quantizers.pace import STEP_SHARE
 from driftvq.quantizers.transforms import LinearAttention
 
 every_form = pytest.mark.parametrize("transform", ["attention", "mlp"])
@@ -224,6 +225,15 @@ def test_settles_near_the_k_means_of_a_frozen_encoder(transform: str) -> None:
 
 
 @every_form
+def test_comes_to_rest_on_a_frozen_encoder(transform: str) -> None:
+    x, generator = cloud(), torch.Generator().manual_seed(1)
+    torch.manual_seed(0)
+    vq = TransVQ(dim=4, codebook_size=32, transform=transform, width=32)
+    train(vq, [x[torch.randint(len(x), (256,), generator=generator)] for _ in range(1200)])
+    assert vq.pace.movement[0] < 0.01
+
+
+@every_form
 def test_codes_do_not_outrun_the_latents(transform: str) -> None:
     torch.manual_seed(0)
     vq = TransVQ(dim=4, codebook_size=32, transform=transform, width=32)
@@ -232,7 +242,7 @@ def test_codes_do_not_outrun_the_latents(transform: str) -> None:
     with torch.no_grad():
         vq.transform.out.bias.add_(100)
     step = (vq.codebook.detach() - before).square().sum(dim=1).mean().sqrt().item()
-    assert step == pytest.approx(vq.follower.latents_step.item(), rel=1e-4)
+    assert step == pytest.approx(STEP_SHARE * vq.follower.latents_step.item(), rel=1e-4)
     assert 0 < step < 0.5
 
 

@@ -11,11 +11,17 @@ from torch import Tensor, nn
 from driftvq.quantizers.growth import Rule, between
 from driftvq.quantizers.sync import sum_over_processes, world_size
 
+STEP_SHARE = 0.25
+"""Codes move by at most this share of the latents' step. A codebook that wanders looks to the follower like latents
+that move: with a share near one, this would allow it to wander on for ever."""
+
 
 class Pace(nn.Module):
-    """Moves a codebook by what an optimizer has changed in a transform, and by no more than the latents have moved.
+    """Moves a codebook by what an optimizer has changed in a transform, and by less than the latents have moved.
 
-    ``C ← C + g · s · (P_φ(C̄) - P_φ⁻(C̄))``  with  ``C̄ = (C - m) / s``  and  ``g = min(1, latents' step / codes' step)``
+    ``C ← C + g · s · (P_φ(C̄) - P_φ⁻(C̄))``  with  ``C̄ = (C - m) / s``
+
+    g is 1, or less if the codes would move by more than a quarter of the latents' step.
 
     φ⁻ is φ before the optimizer's step, m the mean code and s the root mean square of ``C - m``; steps are root mean
     squares. The transform sees and gives standardised codes, so its training does not depend on the scale of the
@@ -46,7 +52,7 @@ class Pace(nn.Module):
         step_kd: Tensor = (transform(standard_kd) - self.rest) * scale
         taken_kd = step_kd.detach()
         asked = taken_kd.square().sum(dim=1).mean().sqrt()
-        gate = (latents_step / asked.clamp(min=torch.finfo(asked.dtype).tiny)).clamp(max=1)
+        gate = (STEP_SHARE * latents_step / asked.clamp(min=torch.finfo(asked.dtype).tiny)).clamp(max=1)
         return codebook_kd + gate.to(taken_kd.dtype) * taken_kd + (step_kd - taken_kd)
 
     @torch.no_grad()

@@ -30,7 +30,7 @@ class TransVQ(TransformedCodebook):
 
     By default C starts as the k-means of the first latents and lives. At each training step
 
-    1. C takes over what the optimizer has changed in P_φ, but moves no further than the latents did:
+    1. C takes over what the optimizer has changed in P_φ, but moves less than the latents did:
        :class:`driftvq.quantizers.pace.Pace`;
     2. φ gets the gradient of ``L / sg(L + s²)`` with ``L = mse(sg z, c' + sg Δ(c'))``, where Δ is the affine drift of
        the latents and s the spread of the codes: P_φ learns what the drift leaves over, whatever the scale;
