@@ -5,6 +5,7 @@ python benchmarks/collapse.py grid headline --data FACES  # groups of runs on a 
 python benchmarks/collapse.py all --data FACES            # every group, the full form: many hours
 python benchmarks/collapse.py grid --list                 # what would run
 python benchmarks/collapse.py grid --tables               # tables of what is done, without running anything
+python benchmarks/collapse.py grid --tables --curves F.png # and usage and PSNR against steps at K = 1024, D = 64
 
 Each run takes one core, and leaves one JSON file in --out; runs that are there are not repeated, so it may be stopped
 at any time. Usage is measured with the weights frozen over at least 50 latents per code where there are as many:
@@ -24,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from collapse_curves import draw_curves
 from collapse_methods import METHODS, PHOTOS, Cell
 from driftvq.names import check_name
 from measure import table
@@ -187,6 +189,16 @@ def group_table(cells: Sequence[Cell], folder: Path) -> str:
     return table(header, lines)
 
 
+def curves(cells: Sequence[Cell], folder: Path, place: Path) -> None:
+    """Draw what is done at K = 1024, D = 64, of the data, size and number of steps of the first run."""
+    first = Cell("", "", cells[0].data, size=cells[0].size, steps=cells[0].steps)
+    results: dict[str, list[dict[str, Any]]] = {}
+    for cell in cells:
+        if dataclasses.replace(cell, group="", method="", seed=0) == first and result_file(cell, folder).is_file():
+            results.setdefault(cell.method, []).append(json.loads(result_file(cell, folder).read_text()))
+    draw_curves(results, f"{first.data_name}, {first.size} px, K = 1024, D = 64, batches of {first.batch_size}", place)
+
+
 def _numbers(results: list[dict[str, Any]]) -> list[str]:
     return [_spread([column(result) for result in results], DIGITS[name]) for name, column in COLUMNS.items()]
 
@@ -211,6 +223,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/collapse"), help="default: runs/collapse")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time; default: one per core")
     parser.add_argument("--list", action="store_true", help="name the runs, and stop")
+    parser.add_argument("--curves", type=Path, help="draw usage and PSNR against steps, K = 1024 and D = 64, as PNG")
     parser.add_argument("--tables", action="store_true", help="print the tables of what is done, and stop")
     args = parser.parse_args()
     names = list(GROUPS) if args.groups == ["all"] else [check_name("group", name, GROUPS) for name in args.groups]
@@ -226,6 +239,8 @@ def main() -> None:
         first = group[0]
         print(f"\n## {name}: {first.steps:,} steps, batches of {first.batch_size}, {first.size} px unless said\n")
         print(group_table(group, args.out))
+    if args.curves:
+        curves(cells, args.out, args.curves)
 
 
 if __name__ == "__main__":
