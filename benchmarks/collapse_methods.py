@@ -87,15 +87,15 @@ def _no_relocation(quantizer: NSVQ) -> None:
     quantizer.follower._relocate_ = lambda codes, *_: codes  # type: ignore[union-attr, method-assign]
 
 
-def _no_shrinking(quantizer: NSVQ) -> None:
+def _full_drift(quantizer: NSVQ) -> None:
     follower: Any = quantizer.follower
-    forget = follower._forget_
+    remember = follower._remember_
 
-    def forget_and_trust_(counts: Tensor, evidence: Tensor) -> None:
-        forget(counts, evidence)
+    def remember_and_trust_(kept: Tensor, drift: Any, moments: Any) -> None:
+        remember(kept, drift, moments)
         follower.gain.fill_(1)
 
-    follower._forget_ = forget_and_trust_
+    follower._remember_ = remember_and_trust_
 
 
 def _short_memory(_: NSVQ) -> None:
@@ -134,7 +134,7 @@ METHODS = {
     "trans_vq_paper": Method("TransVQ, as printed", "trans_vq_paper"),
     "ns_vq_random": Method("NSVQ without the k-means start", "ns_vq", _with(kmeans_init=False)),
     "ns_vq_no_drift": Method("NSVQ without the drift", "ns_vq", change=_no_drift),
-    "ns_vq_no_shrinking": Method("NSVQ, drift with its noise", "ns_vq", change=_no_shrinking),
+    "ns_vq_full_drift": Method("NSVQ, all of the fitted drift", "ns_vq", change=_full_drift),
     "ns_vq_no_relocation": Method("NSVQ, lost codes stay lost", "ns_vq", change=_no_relocation),
     "ns_vq_short_memory": Method("NSVQ, memory does not grow", "ns_vq", change=_short_memory),
     "trans_vq_mlp_random": Method(

@@ -11,14 +11,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from driftvq import EMAVQ, NSVQ, VQ, Modified, SimVQ, TransVQ
-from driftvq.quantizers.sync import (
-    first_half,
-    from_first_process,
-    gather_rows,
-    sample_rows,
-    sum_over_processes,
-    world_size,
-)
+from driftvq.quantizers.sync import from_first_process, gather_rows, sample_rows, sum_over_processes, world_size
 
 DIM, SIZE, ROWS, STEPS, RANKS = 4, 24, 8, 20, 2
 TIMEOUT_SECONDS = 90
@@ -171,7 +164,6 @@ def collectives(rank):
         "world_size": world_size(),
         "gathered": gather_rows(local),
         "gathered_empty": gather_rows(local[: 2 * rank]),
-        "first_half": first_half(valid),
         "first": from_first_process(torch.tensor([rank + 7])),
         "sum": total,
         "count": count,
@@ -268,8 +260,6 @@ def test_collectives_over_two_processes(ranks):
         assert found["nothing"].abs().sum() == 0
         assert found["none_available"].item() == 0
     assert [results["collectives"]["kept"].item() for results in ranks] == [0.0, 1.0]
-    halves = torch.cat([results["collectives"]["first_half"] for results in ranks])
-    assert halves.tolist() == first_half(valid).tolist() == [True, False, True, False, False, False]
 
 
 def test_one_process_alone():

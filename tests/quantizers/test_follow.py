@@ -80,10 +80,11 @@ def test_a_settled_encoder_leaves_the_drift_off() -> None:
     for _ in range(800):
         vq(x[torch.randint(len(x), (256,), generator=generator)])
     settled = vq.follower.gain.clone()
-    for step in range(20):
+    for step in range(60):
         vq(x[torch.randint(len(x), (256,), generator=generator)] + 0.1 * (step + 1))
-    assert settled.max() < 0.4
-    assert vq.follower.gain[0] > 0.8
+    assert settled.max() < 0.02
+    assert vq.follower.gain[0] > 0.2
+    assert vq.eval()(x + 6).indices.unique().numel() >= 0.95 * 32
 
 
 def test_images_that_differ_are_no_drift() -> None:
@@ -93,7 +94,7 @@ def test_images_that_differ_are_no_drift() -> None:
     for _ in range(400):
         images = torch.randn(4, 1, 4, generator=generator)
         vq(images + 0.5 * torch.randn(4, 64, 4, generator=generator))
-    assert vq.follower.gain.max() < 0.4
+    assert vq.follower.gain.max() < 0.05
 
 
 def test_memory_is_part_of_the_state() -> None:

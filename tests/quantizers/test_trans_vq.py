@@ -237,7 +237,7 @@ def test_comes_to_rest_on_a_frozen_encoder(transform: str) -> None:
 def test_codes_do_not_outrun_the_latents(transform: str) -> None:
     torch.manual_seed(0)
     vq = TransVQ(dim=4, codebook_size=32, transform=transform, width=32)
-    train(vq, [cloud(200, seed=step) + 0.02 * step for step in range(20)])
+    train(vq, [cloud(200, seed=step) + 0.5 * step for step in range(20)])
     before = vq.base_codebook.clone()
     with torch.no_grad():
         vq.transform.out.bias.add_(100)

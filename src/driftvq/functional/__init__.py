@@ -1,6 +1,6 @@
 """Pure tensor functions: no module, no state, no logging."""
 
-from driftvq.functional.drift import Drift, DriftMoments, drift_agreement, drift_moments, fit_drift
+from driftvq.functional.drift import Drift, DriftMoments, drift_moments, drift_persistence, fit_drift
 from driftvq.functional.estimators import modified_straight_through, rotate, spread_gradient, straight_through
 from driftvq.functional.kernels import (
     KERNELS,
@@ -29,8 +29,8 @@ __all__ = [
     "Metric",
     "count_codes",
     "dead_codes",
-    "drift_agreement",
     "drift_moments",
+    "drift_persistence",
     "fit_drift",
     "gaussian_weights",
     "gumbel_softmax",

@@ -28,13 +28,12 @@ class Drift(NamedTuple):
     """An affine drift ``Δ(c) = shift + (c - origin) @ linear``, and how much of each part is more than noise.
 
     ``signal`` and ``noise`` hold the mean squared displacement that the shift and the linear part explain, ``(2,)``,
-    and what they would explain of pure noise. ``precision`` ``(d, d)`` is the inverse covariance of the codes.
+    and what they would explain of pure noise.
     """
 
     origin: Tensor
     shift: Tensor
     linear: Tensor
-    precision: Tensor
     signal: Tensor
     noise: Tensor
 
@@ -62,8 +61,7 @@ def fit_drift(moments: DriftMoments) -> Drift:
     """
     dim = moments.codes.shape[0]
     count = moments.latents.clamp(min=1)
-    origin, (shift, joint_dd) = moments.codes / count, _shift_and_covariance(moments)
-    spread_dd = moments.codes_codes / count - torch.outer(origin, origin)
+    origin, shift, spread_dd, joint_dd = _means_and_covariances(moments)
     variance = (moments.moved_squared / count - shift.square().sum()).clamp(min=0)
 
     scale_d, directions_dd = torch.linalg.eigh(spread_dd)
@@ -77,28 +75,31 @@ def fit_drift(moments: DriftMoments) -> Drift:
     residual = (variance - explained_d.sum()).clamp(min=0) * count / free
     noise = torch.where(enough, residual, variance) / count
     kept_d = torch.where(enough & usable_d, (1 - noise / explained_d.clamp(min=tiny)).clamp(min=0), 0)
-    inverse_d = torch.where(enough & usable_d, 1 / scale_d.clamp(min=tiny), 0)
-    linear_dd = directions_dd @ (along_dd * (kept_d * inverse_d)[:, None])
-    precision_dd = (directions_dd * inverse_d) @ directions_dd.t()
+    linear_dd = directions_dd @ (along_dd * (kept_d / scale_d.clamp(min=tiny))[:, None])
 
     signal = torch.stack([shift.square().sum(), torch.where(enough, explained_d.sum(), 0)])
-    return Drift(origin, shift, linear_dd, precision_dd, signal, torch.stack([noise, noise * usable_d.sum()]))
+    return Drift(origin, shift, linear_dd, signal, torch.stack([noise, noise * usable_d.sum()]))
 
 
-def drift_agreement(drift: Drift, whole: DriftMoments, first: DriftMoments) -> Tensor:
-    """How much of a drift's ``signal`` both halves of its latents agree on, ``(2,)``: their product, not a square.
+def drift_persistence(shift: Tensor, linear: Tensor, now: DriftMoments) -> Tensor:
+    """How far an earlier drift goes, and how far these latents lie in its direction, ``(2, 2)``.
 
-    The product's mean is the square of the drift alone if the noise of one half does not depend on that of the other.
-    Different images see to that, while :func:`fit_drift` takes even neighbouring patches for independent, so the noise
-    that it expects is too small.
+    For the shift and the linear part: the mean square of the earlier drift at the latents' codes, and the mean product
+    of the earlier drift with their displacements. The errors of two batches are independent, so the product is free of
+    them, however the latents of one batch depend on each other.
     """
-    second = DriftMoments(*(both - part for both, part in zip(whole, first, strict=True)))
-    (shift_1, joint_1_dd), (shift_2, joint_2_dd) = _shift_and_covariance(first), _shift_and_covariance(second)
-    return torch.stack([(shift_1 * shift_2).sum(), (joint_1_dd * (drift.precision @ joint_2_dd)).sum()])
+    _, shift_now, spread_dd, joint_dd = _means_and_covariances(now)
+    return torch.stack(
+        [
+            torch.stack([shift.square().sum(), (linear * (spread_dd @ linear)).sum()]),
+            torch.stack([(shift * shift_now).sum(), (linear * joint_dd).sum()]),
+        ]
+    )
 
 
-def _shift_and_covariance(moments: DriftMoments) -> tuple[Tensor, Tensor]:
-    """Mean displacement ``(d,)`` and covariance of codes with displacements ``(d, d)``."""
+def _means_and_covariances(moments: DriftMoments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean code and displacement ``(d,)``, covariance of the codes and of codes with displacements ``(d, d)``."""
     count = moments.latents.clamp(min=1)
-    shift = moments.moved / count
-    return shift, moments.codes_moved / count - torch.outer(moments.codes / count, shift)
+    origin, shift = moments.codes / count, moments.moved / count
+    spread_dd = moments.codes_codes / count - torch.outer(origin, origin)
+    return origin, shift, spread_dd, moments.codes_moved / count - torch.outer(origin, shift)

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.functional import Drift, DriftMoments, drift_agreement, drift_moments, fit_drift
+from driftvq.functional import Drift, DriftMoments, drift_moments, drift_persistence, fit_drift
 from driftvq.quantizers.ema_vq import winner_moments
 from driftvq.quantizers.growth import Rule, halved
-from driftvq.quantizers.sync import first_half, sample_rows, sum_over_processes, total_rows
+from driftvq.quantizers.sync import sample_rows, sum_over_processes, total_rows
 
 MIN_MEMORY = 10.0
 """Latents per code that a code's running mean remembers at least."""
@@ -31,8 +31,9 @@ class Follower(nn.Module):
     """Moves a codebook after the latents, in three parts, once per training step.
 
     1. **Drift.** The latents' displacement from their codes is fitted by an affine map, which moves *every* code. The
-       map is scaled by how much of it both halves of a batch agreed on lately: a settled encoder leaves the codes in
-       peace.
+       map is scaled by how much of it the next batches confirmed lately, and by its share of the latents' distance
+       from their codes: where the drift is small beside the cells no code gets lost, and codes that stay where they are
+       hold the encoder in place.
     2. **Winners.** Each selected code goes to the running mean of its latents: online k-means.
     3. **Lost codes.** A code that no latent selected for long goes to a latent, drawn with probability proportional to
        its squared distance from its code: the k-means++ rule.
@@ -42,12 +43,16 @@ class Follower(nn.Module):
 
     Args:
         codebook_size: K.
+        dim: dimension of a code.
 
     Attributes:
         mass: latents in each code's memory, ``(k,)``.
         seen: latents so far.
-        evidence: recent means of the drift's signal and of what both halves agree on, for shift and linear part.
+        evidence: recent means of the drift's square, and of its product with what the next batch showed, for shift and
+            linear part, ``(2, 2)``.
         gain: how much of the fitted shift and linear part the latest step applied, ``(2,)``.
+        last_shift: the latest fitted shift ``(d,)``.
+        last_linear: and the linear part ``(d, d)``.
         relocated: lost codes moved so far.
     """
 
@@ -56,14 +61,18 @@ class Follower(nn.Module):
     seen: Tensor
     evidence: Tensor
     gain: Tensor
+    last_shift: Tensor
+    last_linear: Tensor
     relocated: Tensor
 
-    def __init__(self, codebook_size: int) -> None:
+    def __init__(self, codebook_size: int, dim: int) -> None:
         super().__init__()
         self.register_buffer("mass", torch.full((codebook_size,), MIN_MEMORY))
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
         self.register_buffer("evidence", torch.zeros(2, 2))
         self.register_buffer("gain", torch.zeros(2))
+        self.register_buffer("last_shift", torch.zeros(dim))
+        self.register_buffer("last_linear", torch.zeros(dim, dim))
         self.register_buffer("relocated", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
@@ -73,9 +82,9 @@ class Follower(nn.Module):
         """The codes after this step ``(k, d)``."""
         weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
         moved_nd = z_nd - F.embedding(winners_n, codes_kd)
-        drift, evidence = self._fit(codes_kd, moved_nd, winners_n, weight_n)
+        drift, moments = self._fit(codes_kd, moved_nd, winners_n, weight_n)
         counts_k, sums_kd = winner_moments(z_nd, winners_n, valid_n, len(codes_kd))
-        self._forget_(counts_k, evidence)
+        self._remember_(self._age_(counts_k), drift, moments)
         codes_kd = self._drifted(codes_kd, drift)
         rate_k = counts_k / self.mass.clamp(min=torch.finfo(self.mass.dtype).tiny)
         means_kd = sums_kd / counts_k.clamp(min=1)[:, None]
@@ -98,32 +107,42 @@ class Follower(nn.Module):
     def reset_(self) -> None:
         """Forget everything: the codebook was replaced."""
         self.mass.fill_(MIN_MEMORY)
+        self.last_shift.zero_()
+        self.last_linear.zero_()
 
-    def _fit(self, codes_kd: Tensor, moved_nd: Tensor, winners_n: Tensor, weight_n: Tensor) -> tuple[Drift, Tensor]:
+    def _fit(
+        self, codes_kd: Tensor, moved_nd: Tensor, winners_n: Tensor, weight_n: Tensor
+    ) -> tuple[Drift, DriftMoments]:
         centre_d = codes_kd.mean(dim=0)
-        codes_nd = F.embedding(winners_n, codes_kd) - centre_d
-        first_n = first_half(weight_n > 0).to(weight_n.dtype)
-        local = (*drift_moments(codes_nd, moved_nd, weight_n), *drift_moments(codes_nd, moved_nd, first_n))
-        summed = sum_over_processes(*local)
-        whole, first = DriftMoments(*summed[:6]), DriftMoments(*summed[6:])
-        drift = fit_drift(whole)
-        evidence = torch.stack([drift.signal, drift_agreement(drift, whole, first)])
-        return drift._replace(origin=drift.origin + centre_d), evidence
+        local = drift_moments(F.embedding(winners_n, codes_kd) - centre_d, moved_nd, weight_n)
+        moments = DriftMoments(*sum_over_processes(*local))
+        drift = fit_drift(moments)
+        return drift._replace(origin=drift.origin + centre_d), moments
 
     def _drifted(self, codes_kd: Tensor, drift: Drift) -> Tensor:
         linear_gain = self.gain[1].to(codes_kd.dtype)
         return codes_kd + self.gain[0] * drift.shift + linear_gain * ((codes_kd - drift.origin) @ drift.linear)
 
-    def _forget_(self, counts_k: Tensor, evidence: Tensor) -> None:
-        """Age the memories by this batch, and take it in."""
+    def _age_(self, counts_k: Tensor) -> Tensor:
+        """Let the codes' memories fade by this batch, and take it in; how much of a memory is kept."""
         latents = counts_k.sum()
         self.seen += latents.to(torch.int64)
         horizon = (MEMORY_SHARE * self.seen).clamp(min=MIN_MEMORY * len(self.mass))
         kept = torch.exp(-latents / horizon)
         self.mass.mul_(kept).add_(counts_k)
-        self.evidence.mul_(kept).add_(evidence * (1 - kept))
+        return kept
+
+    def _remember_(self, kept: Tensor, drift: Drift, moments: DriftMoments) -> None:
+        """Judge the drift before this one, of which the share that was applied counts as confirmed; set the gain."""
+        square, left = drift_persistence(self.last_shift.to(drift.shift), self.last_linear.to(drift.linear), moments)
+        evidence = torch.stack([square, left + self.gain * square])
+        self.evidence.lerp_(evidence.to(self.evidence), 1 - kept)
+        self.last_shift.copy_(drift.shift)
+        self.last_linear.copy_(drift.linear)
         tiny = torch.finfo(self.evidence.dtype).tiny
-        self.gain.copy_((self.evidence[1] / self.evidence[0].clamp(min=tiny)).clamp(min=0, max=1))
+        confirmed = (self.evidence[1] / self.evidence[0].clamp(min=tiny)).clamp(min=0, max=1)
+        distance = moments.moved_squared / moments.latents.clamp(min=1)
+        self.gain.copy_(confirmed * (confirmed * drift.signal / distance.clamp(min=tiny)).clamp(max=1))
 
     def _relocate_(self, codes_kd: Tensor, z_nd: Tensor, error_n: Tensor, step: Tensor) -> Tensor:
         """Hand lost codes to latents that are badly served."""

@@ -103,7 +103,7 @@ class NSVQ(TrainedCodebook):
             raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
         self.register_buffer("bandwidth", torch.tensor(float(bandwidth)))
         self.register_buffer("scale", torch.tensor(1.0))
-        self.follower = Follower(codebook_size) if update == "follow" else None
+        self.follower = Follower(codebook_size, self.codebook_dim) if update == "follow" else None
         if update in MOVING_BY_THEMSELVES and not self.estimator.trains_codebook:
             self._make_codes_a_buffer_()
 

@@ -74,24 +74,10 @@ def sample_rows(x_nd: Tensor, weight_n: Tensor, count: int, seed: Tensor) -> tup
     return torch.cat([rows_md, rows_md.new_zeros(count - len(rows_md), x_nd.shape[1])]), drawn_m.sum()
 
 
-def first_half(valid_n: Tensor) -> Tensor:
-    """Which of the valid rows are in the first half of those that all processes hold together, bool ``(n,)``."""
-    order_n, total = valid_n.cumsum(dim=0), valid_n.sum()
-    if world_size() > 1:
-        counts = _counts_of_processes(total)
-        order_n, total = order_n + counts[: dist.get_rank()].sum(), counts.sum()
-    return valid_n & (2 * order_n <= total)
-
-
 def _row_counts(x_nd: Tensor) -> list[int]:
     """Number of rows of each process."""
-    sizes: list[int] = _counts_of_processes(torch.tensor(len(x_nd), device=x_nd.device)).tolist()
-    return sizes
-
-
-def _counts_of_processes(count: Tensor) -> Tensor:
-    """Each process's value of an int64 scalar."""
-    counts = count.new_zeros(world_size())
-    counts[dist.get_rank()] = count
+    counts = torch.zeros(world_size(), dtype=torch.int64, device=x_nd.device)
+    counts[dist.get_rank()] = len(x_nd)
     dist.all_reduce(counts)
-    return counts
+    sizes: list[int] = counts.tolist()
+    return sizes

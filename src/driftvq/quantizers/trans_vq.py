@@ -83,7 +83,7 @@ class TransVQ(TransformedCodebook):
         super().__init__(dim, codebook_size, codebook_dim, make_transform, **options)
         if follow is None:
             follow = residual and options["kmeans_init"]
-        self.follower = Follower(codebook_size) if follow else None
+        self.follower = Follower(codebook_size, self.codebook_dim) if follow else None
         self.pace = Pace(codebook_size, self.codebook_dim) if follow else None
         self._started_now = False
         self._settle_()
