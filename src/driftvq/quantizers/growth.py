@@ -14,8 +14,8 @@ MOST_PER_ROUND = 0.25
 """Share of the codes that are split before it is looked again which are the busiest."""
 
 STEP_SHARE = 0.1
-"""How far from its parent a new code starts, in distances of the parent to its nearest neighbour: near, so that the two
-share the parent's cell."""
+"""How far from its parent a new code starts at most, in distances of the parent to its nearest neighbour: near, so that
+the two share the parent's cell."""
 
 BLOCK_DISTANCES = 2**24
 
@@ -50,18 +50,20 @@ def halved(rows: Tensor, split: Split) -> Tensor:
 
 
 def split_busiest(codebook_kd: Tensor, busyness_k: Tensor, old_size: int, most: int, seed: int) -> Split:
-    """The codes to split in one round, busiest first, each in a random direction.
+    """The codes to split in one round, busiest first, each by a random step, since it may be split again in another.
 
     Args:
         codebook_kd: the codes so far.
         busyness_k: how much each is in use.
         old_size: codes before growth; they set the distances and directions.
         most: codes wanted.
-        seed: of the directions; the same in all processes.
+        seed: of the steps; the same in all processes.
     """
     count = min(most, max(1, int(MOST_PER_ROUND * len(codebook_kd))))
     parents_m = busyness_k.topk(count).indices
-    offset_m = torch.randint(1, max(2, old_size), (count,), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    offset_m = torch.randint(1, max(2, old_size), (count,), generator=generator)
+    length_m = (0.5 + torch.rand(count, generator=generator) / 2).to(codebook_kd)
     others_m = (parents_m + offset_m.to(parents_m.device)) % old_size
     old_kd, reach = codebook_kd[:old_size], []
     for block in torch.split(parents_m, max(1, BLOCK_DISTANCES // old_size)):
@@ -69,7 +71,7 @@ def split_busiest(codebook_kd: Tensor, busyness_k: Tensor, old_size: int, most: 
         reach.append(torch.where(distances > 0, distances, torch.inf).amin(dim=1))
     apart_m = (codebook_kd[parents_m] - codebook_kd[others_m]).norm(dim=1)
     share_m = STEP_SHARE * torch.cat(reach) / apart_m.clamp(min=torch.finfo(apart_m.dtype).tiny)
-    return Split(parents_m, others_m, share_m.clamp(max=STEP_SHARE))
+    return Split(parents_m, others_m, length_m * share_m.clamp(max=STEP_SHARE))
 
 
 def grow_rows_(module: nn.Module, name: str, rule: Rule, split: Split, optimizer: Optimizer | None) -> None:
