@@ -74,6 +74,16 @@ def test_lost_codes_go_to_latents_that_are_badly_served() -> None:
     assert vq.follower.relocated >= 3
 
 
+def test_codes_left_behind_by_a_jump_are_back_after_a_dozen_latents_per_code() -> None:
+    generator = torch.Generator().manual_seed(0)
+    vq = NSVQ(dim=3, codebook_size=1024)
+    for step in range(50):
+        x = torch.randn(256, 3, generator=generator)
+        vq(x if step < 2 else x + 100 * x[:, :1].sign())
+    x = torch.randn(50_000, 3, generator=generator)
+    assert vq.eval()(x + 100 * x[:, :1].sign()).indices.unique().numel() >= 0.95 * 1024
+
+
 def test_a_settled_encoder_leaves_the_drift_off() -> None:
     x, generator = cloud(), torch.Generator().manual_seed(1)
     vq = NSVQ(dim=4, codebook_size=32)

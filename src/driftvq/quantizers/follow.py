@@ -14,7 +14,7 @@ from driftvq.quantizers.ema_vq import winner_moments
 from driftvq.quantizers.growth import Rule, halved
 from driftvq.quantizers.sync import sample_rows, sum_over_processes, total_rows
 
-MIN_MEMORY = 10.0
+MIN_MEMORY = 2.0
 """Latents per code that a code's running mean remembers at least."""
 
 MEMORY_SHARE = 0.05
@@ -22,6 +22,9 @@ MEMORY_SHARE = 0.05
 
 LOST_SHARE = 0.05
 """A code that holds less than this share of the mean memory has lost touch with the latents."""
+
+FOLLOWED_SHARE = 0.25
+"""A drift is followed in full where it makes up this share of the latents' squared distance from their codes."""
 
 RELOCATED_SHARE = 0.125
 """At most this share of a batch's latents may each take over a lost code, per step."""
@@ -31,9 +34,9 @@ class Follower(nn.Module):
     """Moves a codebook after the latents, in three parts, once per training step.
 
     1. **Drift.** The latents' displacement from their codes is fitted by an affine map, which moves *every* code. The
-       map is scaled by how much of it the next batches confirmed lately, and by its share of the latents' distance
-       from their codes: where the drift is small beside the cells no code gets lost, and codes that stay where they are
-       hold the encoder in place.
+       map is scaled by how much of it the next batches confirmed lately, and down where it is short beside the
+       latents' distance from their codes: no code gets lost to such a drift, and codes that stay where they are hold
+       the encoder in place.
     2. **Winners.** Each selected code goes to the running mean of its latents: online k-means.
     3. **Lost codes.** A code that no latent selected for long goes to a latent, drawn with probability proportional to
        its squared distance from its code: the k-means++ rule.
@@ -142,7 +145,8 @@ class Follower(nn.Module):
         tiny = torch.finfo(self.evidence.dtype).tiny
         confirmed = (self.evidence[1] / self.evidence[0].clamp(min=tiny)).clamp(min=0, max=1)
         distance = moments.moved_squared / moments.latents.clamp(min=1)
-        self.gain.copy_(confirmed * (confirmed * drift.signal / distance.clamp(min=tiny)).clamp(max=1))
+        share = confirmed * drift.signal / distance.clamp(min=tiny)
+        self.gain.copy_(confirmed * (share / FOLLOWED_SHARE).clamp(max=1))
 
     def _relocate_(self, codes_kd: Tensor, z_nd: Tensor, error_n: Tensor, step: Tensor) -> Tensor:
         """Hand lost codes to latents that are badly served."""
