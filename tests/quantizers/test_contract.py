@@ -1,6 +1,7 @@
 """What every quantizer promises; a newly registered one is tested here without a line of its own."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -373,6 +374,13 @@ def test_evaluation_stores_nothing_of_size_latents_by_codes(case: Case) -> None:
     if isinstance(vq, CodebookQuantizer):
         _ = vq.codebook
     assert largest_allocation(lambda: vq(x)) < latents * codes * 4 / 2
+
+
+@every_case
+def test_readings_are_finite(case: Case) -> None:
+    vq = case.make()
+    vq(case.latents())
+    assert all(math.isfinite(value) for value in vq.readings().values())
 
 
 @every_case

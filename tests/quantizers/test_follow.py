@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from driftvq import NSVQ, Quantizer
+from driftvq import NSVQ, Quantizer, ResidualVQ
 
 
 def cloud(n: int = 3000, seed: int = 0) -> torch.Tensor:
@@ -105,6 +105,17 @@ def test_images_that_differ_are_no_drift() -> None:
         images = torch.randn(4, 1, 4, generator=generator)
         vq(images + 0.5 * torch.randn(4, 64, 4, generator=generator))
     assert vq.follower.gain.max() < 0.05
+
+
+def test_readings_are_those_of_the_follower_averaged_over_levels() -> None:
+    vq = ResidualVQ(dim=4, codebook_size=32, num_quantizers=2)
+    for scale in (1.0, 1.2, 1.4, 1.7):
+        vq(scale * cloud())
+    gains = torch.stack([level.follower.gain for level in vq.quantizers])
+    readings = vq.readings()
+    assert gains[:, 1].max() > 0
+    assert [readings["shift_followed"], readings["linear_followed"]] == pytest.approx(gains.mean(dim=0).tolist())
+    assert readings["relocated"] == sum(level.follower.relocated.item() for level in vq.quantizers) / 2
 
 
 def test_memory_is_part_of_the_state() -> None:

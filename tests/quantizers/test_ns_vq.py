@@ -89,6 +89,7 @@ def test_bandwidth_decays_by_hand_or_by_itself_and_is_saved() -> None:
     twin = NSVQ.paper(dim=3, codebook_size=10, kmeans_init=False)
     twin.load_state_dict(own.state_dict())
     assert twin.bandwidth.item() == pytest.approx(0.81)
+    assert twin.readings() == {"bandwidth": pytest.approx(0.81)}
 
 
 @pytest.mark.parametrize("update", ["follow", "online"])

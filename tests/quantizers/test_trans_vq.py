@@ -173,6 +173,8 @@ def test_latents_of_another_scale_give_codes_of_that_scale(transform: str) -> No
         vq = TransVQ(dim=4, codebook_size=32, transform=transform, width=32).double()
         train(vq, [scale * (cloud(200, seed=step).double() + 0.05 * step) for step in range(30)])
         assert vq.pace.movement.min() > 0
+        readings = vq.readings()
+        assert [readings["codes_step"], readings["latents_step"]] == vq.pace.movement.tolist()
         codebooks.append(vq.codebook.detach() / scale)
     torch.testing.assert_close(codebooks[1], codebooks[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(codebooks[2], codebooks[0], rtol=1e-5, atol=1e-5)

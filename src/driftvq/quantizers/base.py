@@ -118,6 +118,10 @@ class Quantizer(nn.Module):
         """Share of codes selected within the last ``steps`` training steps, over all processes."""
         return (self.code_age < self.step.clamp(max=steps)).double().mean().item()
 
+    def readings(self) -> dict[str, float]:
+        """What the quantizer regulates by itself, as it stands after the latest training step; for logs."""
+        return {}
+
     @property
     @abstractmethod
     def codebook(self) -> Tensor:

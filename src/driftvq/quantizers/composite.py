@@ -74,6 +74,11 @@ class CompositeQuantizer(Quantizer):
         shares = [self.part(number).recent_usage(steps) for number in range(self.indices_per_position)]
         return sum(shares) / len(shares)
 
+    def readings(self) -> dict[str, float]:
+        """Those of the inner quantizers, averaged."""
+        parts = [self.part(number).readings() for number in range(self.indices_per_position)]
+        return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
+
     @torch.no_grad()
     def _learn_(self, z_nd: Tensor, winners_nq: Tensor, valid_n: Tensor | None) -> None:
         """The inner quantizers learn by themselves."""

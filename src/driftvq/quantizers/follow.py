@@ -107,6 +107,11 @@ class Follower(nn.Module):
         """How far the latents move per step lately: root mean square of the drift as it is applied."""
         return (self.gain.square() * self.evidence[0]).sum().sqrt()
 
+    def readings(self) -> dict[str, float]:
+        """For logs: how much of shift and linear drift the latest step applied, lost codes moved so far."""
+        shift, linear = self.gain.tolist()
+        return {"shift_followed": shift, "linear_followed": linear, "relocated": self.relocated.item()}
+
     def reset_(self) -> None:
         """Forget everything: the codebook was replaced."""
         self.mass.fill_(MIN_MEMORY)

@@ -151,6 +151,12 @@ class NSVQ(TrainedCodebook):
         """The bandwidth the kernel sees: times the latents' own scale when ``relative``."""
         return self.bandwidth * self.scale if self.relative else self.bandwidth
 
+    def readings(self) -> dict[str, float]:
+        """The share of the drift that is followed, or the bandwidth."""
+        if self.follower is not None:
+            return self.follower.readings()
+        return {"bandwidth": self.effective_bandwidth.item()}
+
     def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         selection = super()._select(z_nd, valid_n)
         if self.update == "delta_e" and self.training and not self._frozen:

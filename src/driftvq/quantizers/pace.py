@@ -61,6 +61,11 @@ class Pace(nn.Module):
         codes_step = (after_kd - before_kd).square().sum(dim=1).mean().sqrt()
         self.movement.copy_(torch.stack([codes_step.to(latents_step.dtype), latents_step]))
 
+    def readings(self) -> dict[str, float]:
+        """For logs: root mean square steps of the codes by φ, and of the latents."""
+        codes, latents = self.movement.tolist()
+        return {"codes_step": codes, "latents_step": latents}
+
     @torch.no_grad()
     def settle_(self, codebook_kd: Tensor, transform: nn.Module) -> None:
         """These are the codes that belong to the present φ."""

@@ -99,6 +99,12 @@ class TransVQ(TransformedCodebook):
         form = {"residual": False, "code_embedding": True, "kmeans_init": False}
         return cls(dim, codebook_size, codebook_dim, **{**form, **options})
 
+    def readings(self) -> dict[str, float]:
+        """The share of the drift that is followed, and how far φ moved the codes and the latents moved."""
+        if self.pace is None or self.follower is None:
+            return {}
+        return self.follower.readings() | self.pace.readings()
+
     def _current_codebook(self) -> Tensor:
         if self.pace is None:
             return super()._current_codebook()

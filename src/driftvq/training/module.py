@@ -183,6 +183,7 @@ class TokenizerModule(LightningModule):
             ]
             values["train/usage"] = quantizer.recent_usage()
             values["train/perplexity"] = sum(float(perplexity(counts_k)) for counts_k in counts) / places
+            values |= {f"quantizer/{name}": value for name, value in quantizer.readings().items()}
         return values
 
     def _publish(self, values: dict[str, float]) -> None:
