@@ -189,6 +189,13 @@ def group_table(cells: Sequence[Cell], folder: Path) -> str:
     return table(header, lines)
 
 
+def common_settings(cells: Sequence[Cell]) -> str:
+    """What all runs of a group share; the rest is in the table's columns."""
+    texts = {"steps": "{:,} steps", "batch_size": "batches of {}", "size": "{} px", "learning_rate": "Adam {:g}"}
+    values = {name: {getattr(cell, name) for cell in cells} for name in texts}
+    return ", ".join(text.format(*values[name]) for name, text in texts.items() if len(values[name]) == 1)
+
+
 def curves(cells: Sequence[Cell], folder: Path, place: Path) -> None:
     """Draw what is done at K = 1024, D = 64, of the data, size and number of steps of the first run."""
     first = Cell("", "", cells[0].data, size=cells[0].size, steps=cells[0].steps)
@@ -236,8 +243,7 @@ def main() -> None:
         args.out.mkdir(parents=True, exist_ok=True)
         run(cells, args.out, args.jobs)
     for name, group in groups.items():
-        first = group[0]
-        print(f"\n## {name}: {first.steps:,} steps, batches of {first.batch_size}, {first.size} px unless said\n")
+        print(f"\n## {name}: {common_settings(group)}\n")
         print(group_table(group, args.out))
     if args.curves:
         curves(cells, args.out, args.curves)
