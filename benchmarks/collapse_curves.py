@@ -13,7 +13,7 @@ from collapse_methods import METHODS
 from driftvq.files import replacing
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000")
-MARKERS = "osD^v<>x"
+MARKERS = "osD^v<>xP*h"
 PANELS = {"usage": "share of the codes in use", "psnr": "PSNR in dB"}
 
 
@@ -42,6 +42,7 @@ def _draw(axes: Axes, method: str, number: int, histories: list[list[dict[str, f
         steps,
         means,
         color=COLOURS[number % len(COLOURS)],
+        linestyle="-" if number < len(COLOURS) else "--",
         marker=MARKERS[number % len(MARKERS)],
         markersize=5,
         linewidth=2.5 if METHODS[method].ours else 1.2,
