@@ -84,6 +84,15 @@ def test_codes_left_behind_by_a_jump_are_back_after_a_dozen_latents_per_code() -
     assert vq.eval()(x + 100 * x[:, :1].sign()).indices.unique().numel() >= 0.95 * 1024
 
 
+def test_a_drift_half_as_long_as_the_distance_from_the_codes_is_followed_in_full() -> None:
+    x, vq = cloud(), NSVQ(dim=4, codebook_size=32)
+    vq(x)
+    distance = vq.scale.sqrt()
+    for step in range(1, 40):
+        vq(x + step * distance / 4)
+    assert vq.follower.gain[0] > 0.9
+
+
 def test_a_settled_encoder_leaves_the_drift_off() -> None:
     x, generator = cloud(), torch.Generator().manual_seed(1)
     vq = NSVQ(dim=4, codebook_size=32)
