@@ -127,8 +127,10 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], float | None]] = {
     "PSNR": lambda result: result["values"]["psnr"],
     "LPIPS": lambda result: result["values"].get("lpips_alex"),
     "rFID": lambda result: result["values"].get("rfid"),
+    "relocated": lambda result: result.get("readings", {}).get("relocated"),
 }
-DIGITS = {"usage": 3, "at step 300": 3, "perplexity": 0, "PSNR": 2, "LPIPS": 4, "rFID": 1}
+"""Columns in which no run of a group has a value are left out."""
+DIGITS = {"usage": 3, "at step 300": 3, "perplexity": 0, "PSNR": 2, "LPIPS": 4, "rFID": 1, "relocated": 0}
 
 
 def run(cells: Sequence[Cell], folder: Path, jobs: int) -> None:
@@ -175,12 +177,15 @@ def group_table(cells: Sequence[Cell], folder: Path) -> str:
         if result_file(cell, folder).is_file():
             place = tuple(getattr(cell, name) for name in varied)
             rows.setdefault((place, cell.method), []).append(json.loads(result_file(cell, folder).read_text()))
-    header = [*(VARIED[name] for name in varied), "method", *COLUMNS, "over", "seeds"]
+    columns = [
+        name for name, value in COLUMNS.items() if any(value(one) is not None for some in rows.values() for one in some)
+    ]
+    header = [*(VARIED[name] for name in varied), "method", *columns, "over", "seeds"]
     lines = [
         [
             *(f"{value:g}" for value in place),
             METHODS[method].label,
-            *_numbers(results),
+            *(_spread([COLUMNS[name](result) for result in results], DIGITS[name]) for name in columns),
             _over(results),
             str(len(results)),
         ]
@@ -204,10 +209,6 @@ def curves(cells: Sequence[Cell], folder: Path, place: Path) -> None:
         if dataclasses.replace(cell, group="", method="", seed=0) == first and result_file(cell, folder).is_file():
             results.setdefault(cell.method, []).append(json.loads(result_file(cell, folder).read_text()))
     draw_curves(results, f"{first.data_name}, {first.size} px, K = 1024, D = 64, batches of {first.batch_size}", place)
-
-
-def _numbers(results: list[dict[str, Any]]) -> list[str]:
-    return [_spread([column(result) for result in results], DIGITS[name]) for name, column in COLUMNS.items()]
 
 
 def _spread(values: list[float | None], digits: int) -> str:

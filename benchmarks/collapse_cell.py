@@ -58,6 +58,7 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
         "seconds": seconds,
         "history": [*history, {"step": cell.steps, **final}],
         "values": {**evaluation.values, **final},
+        "readings": {} if model.quantizer is None else model.quantizer.readings(),
         "n": {"psnr": min(PSNR_IMAGES, len(val)), "rfid": evaluation.n},
         "missing": evaluation.missing,
     }

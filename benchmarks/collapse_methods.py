@@ -87,6 +87,11 @@ def _no_relocation(quantizer: NSVQ) -> None:
     quantizer.follower._relocate_ = lambda codes, *_: codes  # type: ignore[union-attr, method-assign]
 
 
+def _winners_alone(quantizer: NSVQ) -> None:
+    _no_drift(quantizer)
+    _no_relocation(quantizer)
+
+
 def _full_drift(quantizer: NSVQ) -> None:
     follower: Any = quantizer.follower
     remember = follower._remember_
@@ -136,6 +141,7 @@ METHODS = {
     "ns_vq_no_drift": Method("NSVQ without the drift", "ns_vq", change=_no_drift),
     "ns_vq_full_drift": Method("NSVQ, all of the fitted drift", "ns_vq", change=_full_drift),
     "ns_vq_no_relocation": Method("NSVQ, lost codes stay lost", "ns_vq", change=_no_relocation),
+    "ns_vq_winners_alone": Method("NSVQ, winners alone move", "ns_vq", change=_winners_alone),
     "ns_vq_short_memory": Method("NSVQ, memory does not grow", "ns_vq", change=_short_memory),
     "trans_vq_mlp_random": Method(
         "TransVQ, MLP without the k-means start", "trans_vq", _with(transform="mlp", kmeans_init=False, follow=True)

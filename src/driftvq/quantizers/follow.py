@@ -113,7 +113,7 @@ class Follower(nn.Module):
         return {"shift_followed": shift, "linear_followed": linear, "relocated": self.relocated.item()}
 
     def reset_(self) -> None:
-        """Forget everything: the codebook was replaced."""
+        """The codebook was replaced: forget its codes' memories and the latest drift, not how far drifts last."""
         self.mass.fill_(MIN_MEMORY)
         self.last_shift.zero_()
         self.last_linear.zero_()
