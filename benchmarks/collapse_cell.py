@@ -58,6 +58,7 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
         "seconds": seconds,
         "history": [*history, {"step": cell.steps, **final}],
         "values": {**evaluation.values, **final},
+        "principal_spread": principal_spread(model, val[:CHUNK]),
         "readings": {} if model.quantizer is None else model.quantizer.readings(),
         "n": {"psnr": min(PSNR_IMAGES, len(val)), "rfid": evaluation.n},
         "missing": evaluation.missing,
@@ -147,6 +148,14 @@ def usage(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, flo
         "latents_per_code": float(counts[0].sum() / cell.codebook_size),
         "images": ", ".join(used),  # type: ignore[dict-item]
     }
+
+
+@torch.no_grad()
+def principal_spread(model: VQVAE, images: Tensor) -> list[float]:
+    """Standard deviations of the latents along their principal axes: whether they use all of their dimensions."""
+    latents = model.encoder(to_float(images).contiguous(memory_format=torch.channels_last))
+    latents_nd = latents.movedim(1, -1).flatten(end_dim=-2)
+    return [float(value) for value in torch.linalg.eigvalsh(latents_nd.t().cov()).clamp(min=0).sqrt().flip(0)]
 
 
 @torch.no_grad()
