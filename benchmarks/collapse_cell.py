@@ -104,6 +104,11 @@ def draw(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return batch.contiguous(memory_format=torch.channels_last)
 
 
+def network_input(images: Tensor) -> Tensor:
+    """Pixels in [-1, 1], in the memory layout of the network."""
+    return to_float(images).contiguous(memory_format=torch.channels_last)
+
+
 def forward(model: VQVAE, images: Tensor, scale: float, quantize: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
     """Reconstructions, the quantizer's loss, and indices."""
     latents: Tensor = model.encoder(images) * scale
@@ -135,7 +140,7 @@ def usage(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, flo
         used.append(name)
         for chunk in images.split(CHUNK):
             with torch.no_grad():
-                latents = model.encoder(to_float(chunk).contiguous(memory_format=torch.channels_last))
+                latents = model.encoder(network_input(chunk))
                 indices = quantizer(latents * cell.latent_scale).indices.reshape(-1, levels)
             counts += torch.stack([column.bincount(minlength=cell.codebook_size) for column in indices.t()])
             if counts[0].sum() >= LATENTS_PER_CODE * cell.codebook_size:
@@ -153,8 +158,7 @@ def usage(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, flo
 @torch.no_grad()
 def principal_spread(model: VQVAE, images: Tensor) -> list[float]:
     """Standard deviations of the latents along their principal axes: whether they use all of their dimensions."""
-    latents = model.encoder(to_float(images).contiguous(memory_format=torch.channels_last))
-    latents_nd = latents.movedim(1, -1).flatten(end_dim=-2)
+    latents_nd = model.encoder(network_input(images)).movedim(1, -1).flatten(end_dim=-2)
     return [float(value) for value in torch.linalg.eigvalsh(latents_nd.t().cov()).clamp(min=0).sqrt().flip(0)]
 
 
@@ -163,7 +167,7 @@ def pairs(model: VQVAE, images: Tensor, scale: float) -> Iterator[tuple[Tensor, 
     """Originals and reconstructions, uint8."""
     model.eval()
     for chunk in images.split(CHUNK):
-        rebuilt, _, _ = forward(model, to_float(chunk).contiguous(memory_format=torch.channels_last), scale)
+        rebuilt, _, _ = forward(model, network_input(chunk), scale)
         yield chunk, to_uint8(rebuilt), None
     model.train()
 
