@@ -27,6 +27,8 @@ MARKS = {1024: (100, 300, 600, 1200), 8192: (300,)}
 METRICS = ("rfid", "kid", "lpips_alex", "ssim", "psnr")
 FID_IMAGES, PSNR_IMAGES = 200, 500
 CHUNK = 100
+SAVE_EVERY = 300.0
+"""Seconds of training after which its state is kept again: an interrupted run goes on from there."""
 
 
 def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
@@ -38,10 +40,11 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(model.parameters(), cell.learning_rate)
     generator = torch.Generator().manual_seed(cell.seed)
-    history: list[dict[str, float]] = []
+    kept = Kept(kept_file(cell, folder), model, optimizer, generator)
+    done, seconds, history = kept.load() or (-cell.warm_up, 0.0, [])
     marks = next((steps for size, steps in MARKS.items() if cell.codebook_size <= size), ())
-    start = time.perf_counter()
-    for step in range(1 - cell.warm_up, cell.steps + 1):
+    start, saved = time.perf_counter() - seconds, seconds
+    for step in range(done + 1, cell.steps + 1):
         images = draw(train, cell.batch_size, generator)
         rebuilt, loss, _ = forward(model, images, cell.latent_scale, quantize=step > 0)
         loss = loss / cell.latent_scale**2 + F.mse_loss(rebuilt, images)
@@ -50,7 +53,10 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
         optimizer.step()
         if step in marks and step < cell.steps:
             history.append({"step": step, **read(model, cell, train, val)})
-    seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        if seconds - saved >= SAVE_EVERY:
+            kept.save(step, seconds, history)
+            saved = seconds
     final = read(model, cell, train, val)
     evaluation = evaluate(pairs(model, val[:FID_IMAGES], cell.latent_scale), codebook_size=None, metrics=METRICS)
     return {
@@ -63,6 +69,43 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
         "n": {"psnr": min(PSNR_IMAGES, len(val)), "rfid": evaluation.n},
         "missing": evaluation.missing,
     }
+
+
+def kept_file(cell: Cell, folder: Path) -> Path:
+    return folder / f"{cell.key}.part.pt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """The state of a training on disk."""
+
+    path: Path
+    model: VQVAE
+    optimizer: torch.optim.Optimizer
+    generator: torch.Generator
+
+    def save(self, step: int, seconds: float, history: list[dict[str, Any]]) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": (self.generator.get_state(), torch.get_rng_state()),
+            "progress": (step, seconds, history),
+        }
+        with replacing(self.path) as temporary:
+            torch.save(state, temporary)
+
+    def load(self) -> tuple[int, float, list[dict[str, Any]]] | None:
+        """Put the state back; steps and seconds done and the readings on the way, or None if nothing was kept."""
+        if not self.path.is_file():
+            return None
+        state = torch.load(self.path, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        batches, everything = state["random"]
+        self.generator.set_state(batches)
+        torch.set_rng_state(everything)
+        step, seconds, history = state["progress"]
+        return step, seconds, history
 
 
 def build(cell: Cell, method: Method) -> VQVAE:
@@ -176,6 +219,7 @@ def main() -> None:
     torch.set_num_threads(1)
     cell, folder = Cell(**json.loads(sys.argv[1])), Path(sys.argv[2])
     write_text(folder / f"{cell.key}.json", json.dumps(run_cell(cell, folder), indent=1))
+    kept_file(cell, folder).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
