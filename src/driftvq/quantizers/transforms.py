@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from driftvq.quantizers.rowwise import map_rows
+
 
 class LinearAttention(nn.Module):
     """Single-head linear attention over the codes, ``φ(Q) (φ(K)ᵀ V) / (φ(Q) Σφ(K))`` with ``φ(x) = elu(x) + 1``.
@@ -90,8 +92,12 @@ class MLPTransform(nn.Module):
             zero_(self.out)
 
     def forward(self, codebook_kd: Tensor) -> Tensor:
-        moved_kd: Tensor = self.out(F.gelu(self.hidden(codebook_kd)))
+        moved_kd = map_rows(self._moved, self.parameters(), codebook_kd, self.hidden.out_features)
         return codebook_kd + moved_kd if self.residual else moved_kd
+
+    def _moved(self, codebook_kd: Tensor) -> Tensor:
+        moved_kd: Tensor = self.out(F.gelu(self.hidden(codebook_kd)))
+        return moved_kd
 
 
 def zero_(layer: nn.Linear) -> None:

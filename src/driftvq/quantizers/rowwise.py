@@ -1,0 +1,52 @@
+"""A trained function that maps each row by itself, over more rows than will be used.
+
+Shape suffixes: k rows, u rows in use, d dimensions.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from driftvq.functional.blocks import row_blocks
+
+MANY_ROWS = 16_384
+"""From so many rows on, far more of them than a batch selects: computing those again is cheaper than keeping all."""
+
+
+def map_rows(function: Callable[[Tensor], Tensor], parameters: Iterable[Tensor], x_kd: Tensor, width: int) -> Tensor:
+    """``function(x)`` for a function that maps each row by itself.
+
+    With many rows they are walked in blocks and nothing is stored; the backward pass computes again the rows that have
+    a gradient, such as the codes that a batch has selected.
+
+    Args:
+        function: gives one row for each row.
+        parameters: what it is trained by.
+        x_kd: rows; if they have a gradient themselves, everything is stored.
+        width: numbers per row in the widest of its layers.
+    """
+    if len(x_kd) < MANY_ROWS or x_kd.requires_grad or torch.compiler.is_compiling():
+        return function(x_kd)
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    return _ManyRows.apply(function, width, x_kd, *trained)  # type: ignore[no-untyped-call,no-any-return]
+
+
+class _ManyRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: Callable[[Tensor], Tensor], width: int, x_kd: Tensor, *trained: Tensor) -> Tensor:
+        ctx.function = function
+        ctx.save_for_backward(x_kd, *trained)
+        return torch.cat([function(x_kd[rows]) for rows in row_blocks(len(x_kd), width, x_kd.device)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_kd: Tensor) -> tuple[Tensor | None, ...]:
+        x_kd, *trained = ctx.saved_tensors
+        used_u = grad_kd.ne(0).any(dim=1).nonzero().squeeze(1)
+        with torch.enable_grad(), torch.autocast(x_kd.device.type, enabled=False):
+            y_ud = ctx.function(x_kd[used_u])
+            grads = torch.autograd.grad(y_ud, trained, grad_kd[used_u])
+        return None, None, None, *grads
