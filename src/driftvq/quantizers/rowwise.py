@@ -23,7 +23,7 @@ def map_rows(function: Callable[[Tensor], Tensor], parameters: Iterable[Tensor],
     a gradient, such as the codes that a batch has selected.
 
     Args:
-        function: gives one row for each row.
+        function: gives for each row one of the same length.
         parameters: what it is trained by.
         x_kd: rows; if they have a gradient themselves, everything is stored.
         width: numbers per row in the widest of its layers.
@@ -39,7 +39,10 @@ class _ManyRows(torch.autograd.Function):
     def forward(ctx: Any, function: Callable[[Tensor], Tensor], width: int, x_kd: Tensor, *trained: Tensor) -> Tensor:
         ctx.function = function
         ctx.save_for_backward(x_kd, *trained)
-        return torch.cat([function(x_kd[rows]) for rows in row_blocks(len(x_kd), width, x_kd.device)])
+        y_kd = torch.empty_like(x_kd)
+        for rows in row_blocks(len(x_kd), width, x_kd.device):
+            y_kd[rows] = function(x_kd[rows])
+        return y_kd
 
     @staticmethod
     @once_differentiable
