@@ -132,7 +132,7 @@ METHODS = {
     "sim_vq": Method("SimVQ", "sim_vq"),
     "fsq": Method("FSQ", "fsq"),
     "ns_vq": Method("NSVQ", "ns_vq", ours=True),
-    "trans_vq": Method("TransVQ", "trans_vq", ours=True),
+    "trans_vq": Method("TransVQ, attention", "trans_vq", ours=True),
     "trans_vq_mlp": Method("TransVQ, MLP", "trans_vq", _with(transform="mlp"), ours=True),
     "none": Method("no quantizer: the ceiling", "none"),
     "ns_vq_paper": Method("NS-VQ, as printed", "ns_vq_paper"),
