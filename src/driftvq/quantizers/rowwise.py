@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from driftvq.functional.blocks import row_blocks
 
 MANY_ROWS = 16_384
-"""From so many rows on, far more of them than a batch selects: computing those again is cheaper than keeping all."""
+"""From so many rows on a batch selects few of them: computing those again is cheaper than keeping all."""
 
 
 def map_rows(function: Callable[[Tensor], Tensor], parameters: Iterable[Tensor], x_kd: Tensor, width: int) -> Tensor:
