@@ -8,8 +8,8 @@ python benchmarks/collapse.py grid --tables               # tables of what is do
 python benchmarks/collapse.py grid --tables --curves F.png # and usage and PSNR against steps at K = 1024, D = 64
 
 Each run takes one core, and leaves one JSON file in --out; runs that are there are not repeated, and a run that was
-stopped goes on from where it was at most five minutes before. Usage is measured with the weights frozen over at least 50 latents per code where there are as many:
-validation images, then the same mirrored, then training images; the column "over" says so.
+stopped goes on from where it was at most five minutes before. Usage is measured with the weights frozen over
+at least 50 latents per code where there are as many: validation images, then the same mirrored, then training images; the column "over" says so.
 """
 
 import argparse
