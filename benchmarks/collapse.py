@@ -9,7 +9,8 @@ python benchmarks/collapse.py grid --tables --curves F.png # and usage and PSNR 
 
 Each run takes one core, and leaves one JSON file in --out; runs that are there are not repeated, and a run that was
 stopped goes on from where it was at most five minutes before. Usage is measured with the weights frozen over
-at least 50 latents per code where there are as many: validation images, then the same mirrored, then training images; the column "over" says so.
+at least 50 latents per code where there are as many: validation images, then the same mirrored, then training
+images; the column "over" says so.
 """
 
 import argparse
