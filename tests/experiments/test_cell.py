@@ -6,7 +6,8 @@ import torch
 
 from driftvq.experiments.cell import describe_error, run_cell
 from driftvq.experiments.comparison import begin
-from driftvq.experiments.records import CELLS, read_json
+from driftvq.experiments.records import CELLS
+from driftvq.json_files import read_object
 from driftvq.models import VQVAE
 from driftvq.training.module import TokenizerModule
 from driftvq.training.stopping import InterruptedTrainingError
@@ -38,7 +39,7 @@ def test_an_interrupted_cell_continues_to_the_same_model(tmp_path, monkeypatch):
     assert run_cell(cut) == "done"
     first, second = (VQVAE.from_pretrained(folder / "model").state_dict() for folder in (whole, cut))
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert read_json(whole / "cell.json")["values"] == read_json(cut / "cell.json")["values"]
+    assert read_object(whole / "cell.json")["values"] == read_object(cut / "cell.json")["values"]
 
 
 def test_a_stop_request_leaves_a_cell_waiting(tmp_path, monkeypatch):
@@ -56,17 +57,17 @@ def test_a_cell_that_only_lacks_its_evaluation_is_not_trained_again(tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr("driftvq.metrics.evaluate", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("no luck")))
         assert run_cell(cell) == "failed"
-    record = read_json(cell / "cell.json")
+    record = read_object(cell / "cell.json")
     assert record["error"] == "RuntimeError: no luck"
     monkeypatch.setattr("driftvq.training.run.train", lambda *a, **k: pytest.fail("trained again"))
     assert run_cell(cell) == "done"
-    assert read_json(cell / "cell.json")["seconds"]["train"] == record["seconds"]["train"]
+    assert read_object(cell / "cell.json")["seconds"]["train"] == record["seconds"]["train"]
 
 
 def test_what_a_cell_costs_is_kept(tmp_path):
     cell = one_cell(tmp_path, methods=("vqvae2",))
     assert run_cell(cell) == "done"
-    record = read_json(cell / "cell.json")
+    record = read_object(cell / "cell.json")
     model = VQVAE.from_pretrained(cell / "model")
     network = sum(p.numel() for part in (model.encoder, model.decoder) for p in part.parameters())
     assert record["parameters"] == {"network": network, "quantizer": 32 * 3}

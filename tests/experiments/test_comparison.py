@@ -55,7 +55,7 @@ def test_what_was_asked_is_kept_and_can_be_repeated(tmp_path):
 
 def test_a_damaged_comparison_is_named(folder):
     (folder / "comparison.json").write_text("{")
-    with pytest.raises(ValueError, match=r"comparison\.json is damaged"):
+    with pytest.raises(ValueError, match=r"comparison\.json is not valid JSON"):
         stored_request(folder)
 
 

@@ -193,14 +193,14 @@ class Bomb:
     [
         ("{", "config.json is not valid JSON"),
         ("[" * 100_000, "config.json is not valid JSON"),
-        ("[]", "is not the config of a driftvq model: it has no 'model'"),
+        ("{}", "is not the config of a driftvq model: it has no 'model'"),
         ('{"model_type": "vit"}', "is not the config of a driftvq model"),
         ('{"model": {}}', "has format_version None; this driftvq reads 1"),
         ('{"model": {}, "format_version": 2}', "has format_version 2; this driftvq reads 1"),
         ('{"model": {"netwerk": "x"}, "format_version": 1}', "unknown field of the model config 'netwerk'"),
         ('{"model": {"network": "os.system"}, "format_version": 1}', r"unknown network 'os\.system'"),
         ('{"model": {"quantizer": "eval"}, "format_version": 1}', "unknown quantizer 'eval'"),
-        (" " * 2**20 + "{}", r"is no model config: it has \d+ bytes"),
+        (" " * 2**20 + "{}", r"config.json has \d+ bytes; allowed: at most \d+"),
     ],
 )
 def test_wrong_configs_are_refused(text, message, tmp_path):

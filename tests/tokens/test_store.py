@@ -159,7 +159,7 @@ def test_a_damaged_index_is_refused(values, message, tmp_path):
 def test_an_index_that_is_none_is_refused(text, tmp_path):
     write(tmp_path / "tokens", [(8, 12, ["a"])])
     (tmp_path / "tokens" / "index.json").write_text(text)
-    with pytest.raises(ValueError, match=r"index\.json is"):
+    with pytest.raises(ValueError, match=r"index\.json (is|holds)"):
         open_tokens(tmp_path / "tokens")
 
 

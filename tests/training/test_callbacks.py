@@ -13,11 +13,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.data import DataLoader
 
 from driftvq.data.images import to_float, to_uint8
+from driftvq.json_files import read_records
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.callbacks import DriftCallback, JsonlLogger, LiveProgress, SampleImages
 from driftvq.training.callbacks.progress import progress_line
 from driftvq.training.callbacks.samples import pair_grid
-from driftvq.training.records import append_record, drop_records_after, read_records
+from driftvq.training.records import append_record, drop_records_after
 
 IMAGES = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 

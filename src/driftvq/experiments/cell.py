@@ -10,7 +10,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from driftvq.experiments.records import CELL_FILE, ORIGINALS, RECONSTRUCTIONS, TRAINING, read_json, update_cell
+from driftvq.experiments.records import CELL_FILE, ORIGINALS, RECONSTRUCTIONS, TRAINING, update_cell
+from driftvq.json_files import read_object
 from driftvq.training.config import TrainConfig
 from driftvq.training.settings import make_config
 
@@ -39,7 +40,7 @@ def run_cell(folder: Path) -> str:
     except Exception as error:
         traceback.print_exc()
         update_cell(folder, status="failed", error=describe_error(error))
-    return str(read_json(folder / CELL_FILE)["status"])
+    return str(read_object(folder / CELL_FILE)["status"])
 
 
 def describe_error(error: BaseException) -> str:
@@ -91,7 +92,7 @@ def _train(folder: Path, config: TrainConfig) -> tuple["VQVAE", dict[str, Any]]:
     resume = bool(list_checkpoints(run / "checkpoints"))
     if not resume:
         shutil.rmtree(run, ignore_errors=True)
-    before = read_json(folder / CELL_FILE)["plan"].get("seconds_before", 0.0)
+    before = read_object(folder / CELL_FILE)["plan"].get("seconds_before", 0.0)
     started = time.perf_counter()
     try:
         with step_clock() as clock:
@@ -99,7 +100,7 @@ def _train(folder: Path, config: TrainConfig) -> tuple["VQVAE", dict[str, Any]]:
     finally:
         seconds = before + time.perf_counter() - started
         _keep(run, folder)
-        plan = read_json(folder / CELL_FILE)["plan"]
+        plan = read_object(folder / CELL_FILE)["plan"]
         update_cell(folder, plan={**plan, "seconds_before": seconds if list_checkpoints(run / "checkpoints") else 0.0})
     _, state = newest_checkpoint(run / "checkpoints", _say)
     model = VQVAE(ModelConfig.from_dict(config.model_fields()))
@@ -113,7 +114,7 @@ def _train(folder: Path, config: TrainConfig) -> tuple["VQVAE", dict[str, Any]]:
 def _trained_elsewhere(cell: Path) -> tuple["VQVAE", dict[str, Any]]:
     from driftvq.models import VQVAE
 
-    record = read_json(cell / CELL_FILE)
+    record = read_object(cell / CELL_FILE)
     if record["status"] != "done":
         raise ValueError(f"needs the network of {cell.name}, which is {record['status']}")
     cost = {"seconds": {"train": record["seconds"]["train"]}}
@@ -161,7 +162,7 @@ def measure(folder: Path, record: dict[str, Any], model: "VQVAE") -> dict[str, A
         "missing": [f"{name}: {reason}" for name, reason in evaluation.missing.items()],
         "codebook_size": codebook_size,
         "code_dim": config.code_dim,
-        "seconds": {**read_json(folder / CELL_FILE)["seconds"], "evaluate": time.perf_counter() - started},
+        "seconds": {**read_object(folder / CELL_FILE)["seconds"], "evaluate": time.perf_counter() - started},
     }
 
 

@@ -20,10 +20,10 @@ from driftvq.experiments.records import (
     FORMAT,
     LOG_FILE,
     ORIGINALS,
-    read_json,
     write_json,
 )
 from driftvq.experiments.request import Request, differences
+from driftvq.json_files import read_object
 from driftvq.training.config import TrainConfig
 
 STRIP = 8
@@ -67,7 +67,7 @@ def stored_request(folder: Path) -> Request:
     path = folder / COMPARISON_FILE
     if not path.is_file():
         raise ValueError(f"{folder} is no comparison to resume: it has no {COMPARISON_FILE}")
-    found = read_json(path).get("request")
+    found = read_object(path).get("request")
     if not isinstance(found, dict):
         raise ValueError(f"{path} does not say what was asked for: it cannot be resumed")
     return Request.from_dict(found)

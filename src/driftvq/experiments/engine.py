@@ -14,7 +14,8 @@ from typing import Protocol
 
 from driftvq.experiments.cell import ENGINE, THREADS
 from driftvq.experiments.planning import CellPlan, Plan
-from driftvq.experiments.records import CELL_FILE, CELLS, LOG_FILE, read_json, update_cell
+from driftvq.experiments.records import CELL_FILE, CELLS, LOG_FILE, update_cell
+from driftvq.json_files import read_object
 from driftvq.report import write_results
 
 POLL_SECONDS = 0.2
@@ -120,7 +121,7 @@ class Engine:
         return "failed"
 
     def _read_status(self, cell: CellPlan) -> str:
-        return str(read_json(self.folder / CELLS / cell.name / CELL_FILE)["status"])
+        return str(read_object(self.folder / CELLS / cell.name / CELL_FILE)["status"])
 
     def _stop(self) -> None:
         """Let the running cells save their state and end; those that do not are killed."""

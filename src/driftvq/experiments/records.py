@@ -5,22 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from driftvq.files import write_text
+from driftvq.json_files import read_object
 
 COMPARISON_FILE, CELL_FILE, LOG_FILE = "comparison.json", "cell.json", "log.txt"
 CELLS, ORIGINALS, RECONSTRUCTIONS, TRAINING = "cells", "originals", "reconstructions", "training"
 """Folders; ``training`` is in a cell as long as its training is not finished."""
 FORMAT = 1
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object of a file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold an object, got a {type(found).__name__}")
-    return found
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
@@ -30,6 +20,6 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 def update_cell(folder: Path, **changes: Any) -> dict[str, Any]:
     """Change what ``cell.json`` says, and return all of it."""
-    record = {**read_json(folder / CELL_FILE), **changes}
+    record = {**read_object(folder / CELL_FILE), **changes}
     write_json(folder / CELL_FILE, record)
     return record

@@ -1,6 +1,5 @@
 """What a user sees while cells run."""
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -10,7 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from driftvq.experiments.planning import CellPlan, Plan
-from driftvq.experiments.records import CELL_FILE, CELLS, TRAINING, read_json
+from driftvq.experiments.records import CELL_FILE, CELLS, TRAINING
+from driftvq.json_files import read_object, records_of
 
 TAIL_BYTES = 16_384
 SHOWN = {"psnr": "PSNR {:.2f} dB", "usage": "usage {:.0%}"}
@@ -30,7 +30,7 @@ class LiveCells:
 
     def __enter__(self) -> "LiveCells":
         for cell in self.plan.cells:
-            status = read_json(self.folder / CELLS / cell.name / CELL_FILE)["status"]
+            status = read_object(self.folder / CELLS / cell.name / CELL_FILE)["status"]
             self.statuses[cell.name] = "done" if status == "done" else "waiting"
         if self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
@@ -54,7 +54,7 @@ class LiveCells:
     def ended(self, cell: CellPlan, status: str) -> None:
         """A cell is done or has failed."""
         self.statuses[cell.name] = status
-        record = read_json(self.folder / CELLS / cell.name / CELL_FILE)
+        record = read_object(self.folder / CELLS / cell.name / CELL_FILE)
         seconds = time.monotonic() - self.begun[cell.name]
         if self.bar is not None:
             self.bar.remove_task(self.lines.pop(cell.name))
@@ -103,15 +103,6 @@ def _tail(path: Path) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
+            return records_of(file.read().decode("utf-8", errors="replace").splitlines())
     except OSError:
         return []
-    found = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:  # cut off at either end
-            continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            found.append(record)
-    return found

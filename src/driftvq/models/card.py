@@ -1,10 +1,10 @@
 """The model card: the README.md that goes with a saved model."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from driftvq.json_files import read_object
 from driftvq.models.vqvae import VQVAE
 
 FRONT = """---
@@ -73,11 +73,8 @@ def read_results(run: Path) -> dict[str, Any]:
     path = run / "evaluation.json"
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    values = found.get("values") if isinstance(found, dict) else None
+    found = read_object(path)
+    values = found.get("values")
     if not isinstance(values, dict):
         raise ValueError(f"{path} is no evaluation: it has no 'values'")
     return {**values, **({"images": found["n"]} if "n" in found else {})}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from driftvq.files import make_folder, replacing, write_text
+from driftvq.json_files import read_object
 from driftvq.models.card import model_card
 from driftvq.models.config import ModelConfig
 from driftvq.models.vqvae import VQVAE
@@ -74,13 +75,8 @@ def read_config(path: Path) -> ModelConfig:
     """The config of a saved model, checked."""
     if not path.is_file():
         raise ValueError(f"no {path.name} in {path.parent}")
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise ValueError(f"{path} is no model config: it has {path.stat().st_size} bytes, at most {MAX_CONFIG_BYTES}")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(values, dict) or "model" not in values:
+    values = read_object(path, MAX_CONFIG_BYTES)
+    if "model" not in values:
         raise ValueError(f"{path} is not the config of a driftvq model: it has no 'model'")
     if values.get("format_version") != FORMAT_VERSION:
         got = values.get("format_version")

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from driftvq.report.loading import Cell, read_lines
+from driftvq.json_files import read_records
+from driftvq.report.loading import Cell
 from driftvq.report.metrics import DRIFT, drift_label
 from driftvq.report.results import Results, Row
 
@@ -23,7 +24,7 @@ Curve = dict[int, list[float]]
 def gather_curves(results: Results) -> dict[str, Any]:
     """Charts and their curves: mean, lowest and highest over seeds by step, thinned."""
     records = [
-        (row, [read_lines(cell.folder / "metrics.jsonl") for cell in row.cells if _started(cell)])
+        (row, [read_records(cell.folder / "metrics.jsonl") for cell in row.cells if _started(cell)])
         for row in results.rows
     ]
     keys = list(dict.fromkeys(key for _, seeds in records for lines in seeds for line in lines for key in line))

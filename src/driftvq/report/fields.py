@@ -1,10 +1,11 @@
 """Values of a JSON file, checked as they are taken; an error names the file, the field, and what was found."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from driftvq.json_files import read_object, shortened
 
 FORMAT = 1
 """The version of the files that a comparison is kept in."""
@@ -88,12 +89,7 @@ class Fields:
 
 def read_fields(path: Path) -> Fields:
     """The object in a JSON file of this version."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{path}: holds {shortened(data)}; allowed: an object")
+    data = read_object(path)
     if data.get("format") != FORMAT:
         raise ValueError(f"{path}: is of format {shortened(data.get('format'))}; this driftvq reads format {FORMAT}")
     return Fields(data, str(path))
@@ -117,12 +113,6 @@ def is_point(value: Any) -> bool:
 def is_list(value: Any, fits: Any) -> bool:
     """Whether a value is a list of fitting elements."""
     return isinstance(value, list | tuple) and all(fits(each) for each in value)
-
-
-def shortened(value: Any, length: int = 80) -> str:
-    """A value as text for an error."""
-    text = repr(value)
-    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def finite(value: Any) -> Any:

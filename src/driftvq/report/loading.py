@@ -1,6 +1,5 @@
 """A comparison as it lies on disk: what was asked, and one cell for each method, place in the sweep and seed."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -238,21 +237,3 @@ def _no_repeats(where: str, values: Any) -> None:
     repeated = sorted({str(value) for value in values if list(values).count(value) > 1})
     if repeated:
         raise ValueError(f"{where} names {', '.join(repeated)} more than once; allowed: once")
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file with one on each line that have a step, in its order; no file has none.
-
-    The last line of a file that is being written may be half there: what is no object is left out.
-    """
-    if not path.is_file():
-        return []
-    records = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            records.append(record)
-    return records

@@ -1,12 +1,12 @@
 """From the cells of a comparison to its rows: mean and spread over seeds, the best, and who is as good."""
 
-import json
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from driftvq.json_files import read_object
 from driftvq.report.loading import Cell, Comparison, Method, Point, load_comparison
 from driftvq.report.metrics import Better, metric
 from driftvq.report.statistics import Paired, Summary, paired_test, summarize
@@ -147,10 +147,9 @@ def read_codes(cell: Cell) -> dict[str, Any]:
     """How often each code was selected, and where the codes lie; empty if the cell has none or they cannot be read."""
     path: Path = cell.folder / "codes.json"
     try:
-        codes = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except (OSError, ValueError):
         return {}
-    return codes if isinstance(codes, dict) else {}
 
 
 def _row(method: Method, point: Point, cells: list[Cell]) -> Row:

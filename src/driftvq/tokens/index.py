@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from driftvq.files import write_text
+from driftvq.json_files import read_object
 
 INDEX, TOKENS, SHAPES, OFFSETS = "index.json", "tokens.npy", "shapes.npy", "offsets.npy"
 SIZES, BATCHES, NAMES, SKIPPED = "sizes.npy", "batches.npy", "names.jsonl", "skipped.txt"
@@ -89,13 +90,8 @@ def read_index(folder: Path) -> TokenIndex:
     path = folder / INDEX
     if not path.is_file():
         raise ValueError(f"{folder} is not a token folder: no {INDEX} in it")
-    if path.stat().st_size > MAX_INDEX_BYTES:
-        raise ValueError(f"{path} has {path.stat().st_size} bytes, at most {MAX_INDEX_BYTES} are expected")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
+    values = read_object(path, MAX_INDEX_BYTES)
+    if values.get("format") != FORMAT:
         raise ValueError(f"{path} is not the index of a token folder: its format must be {FORMAT!r}")
     version = values.get("version")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:

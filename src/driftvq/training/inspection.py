@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from driftvq.json_files import read_records
 from driftvq.training.drift import DriftReading
-from driftvq.training.records import METRICS_FILE, read_records
+from driftvq.training.records import METRICS_FILE
 from driftvq.training.settings import read_settings
 from driftvq.training.verdict import give_verdict
 

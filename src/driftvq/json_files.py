@@ -1,0 +1,53 @@
+"""JSON from files that someone else may have written, or that a crash cut off."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+SHOWN = 80
+"""Characters of a wrong value that an error shows."""
+
+
+def read_object(path: Path, max_bytes: int | None = None) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is larger than ``max_bytes``, or holds something else; the message names it.
+    """
+    if max_bytes is not None and path.stat().st_size > max_bytes:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes; allowed: at most {max_bytes}")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds {shortened(found)}; allowed: an object")
+    return found
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The records in a file with one per line, in its order; no file has none."""
+    if not path.is_file():
+        return []
+    return records_of(path.read_text(encoding="utf-8", errors="replace").splitlines())
+
+
+def records_of(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """The lines that are an object with a ``step``; what a crash or a cut left half-written is not among them."""
+    found = map(_parsed, lines)
+    return [record for record in found if isinstance(record, dict) and isinstance(record.get("step"), int)]
+
+
+def shortened(value: Any) -> str:
+    """A value as text for an error."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
