@@ -161,7 +161,7 @@ def forward(model: VQVAE, images: Tensor, scale: float, quantize: bool = True) -
     return model.decoder(latents / scale), loss, indices
 
 
-def read(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, float]:
+def read(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, Any]:
     """PSNR and, with the weights frozen, usage and perplexity over enough latents, if there are as many."""
     rebuilt = [(real, fake) for real, fake, _ in pairs(model, val[:PSNR_IMAGES], cell.latent_scale)]
     error = torch.cat([(a.float() - b.float()).square().mean(dim=(1, 2, 3)) for a, b in rebuilt])
@@ -169,7 +169,7 @@ def read(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, floa
     return found if model.quantizer is None else {**found, **usage(model, cell, train, val)}
 
 
-def usage(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, float]:
+def usage(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, Any]:
     """Over validation images, then mirrored ones, then training images, until there are 50 latents per code."""
     quantizer: Quantizer = model.quantizer  # type: ignore[assignment]
     levels = max(1, quantizer.indices_per_position)
@@ -194,7 +194,7 @@ def usage(model: VQVAE, cell: Cell, train: Tensor, val: Tensor) -> dict[str, flo
         "usage": float((counts > 0).double().mean(dim=1).min()),
         "perplexity": float(torch.special.entr(share.double()).sum(dim=1).exp().min()),
         "latents_per_code": float(counts[0].sum() / cell.codebook_size),
-        "images": ", ".join(used),  # type: ignore[dict-item]
+        "images": ", ".join(used),
     }
 
 

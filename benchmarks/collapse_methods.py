@@ -104,7 +104,7 @@ def _full_drift(quantizer: NSVQ) -> None:
 
 
 def _short_memory(_: NSVQ) -> None:
-    follow.MEMORY_SHARE = 0.0  # type: ignore[misc]
+    follow.MEMORY_SHARE = 0.0
 
 
 def _no_gate(quantizer: TransVQ) -> None:

@@ -12,6 +12,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -97,7 +98,7 @@ def main() -> None:
         total = 0.0
         for images in batches:
             ready = inception_input(images, (0, 255))
-            total += seconds(lambda ready=ready: script(ready), args.clock)
+            total += seconds(partial(script, ready), args.clock)
         return total
 
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():

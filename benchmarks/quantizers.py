@@ -9,7 +9,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,12 +48,13 @@ def _peer(name: str) -> Callable[[Shape], nn.Module]:
     def make(shape: Shape) -> nn.Module:
         import vector_quantize_pytorch as peer
 
-        return getattr(peer, name)(dim=shape[2], codebook_size=shape[1])
+        module: nn.Module = getattr(peer, name)(dim=shape[2], codebook_size=shape[1])
+        return module
 
     return make
 
 
-START = {"kmeans_init": False}
+START: dict[str, Any] = {"kmeans_init": False}
 MODULES: dict[str, Callable[[Shape], nn.Module]] = {
     "peer EMA": _peer("VectorQuantize"),
     "peer SimVQ": _peer("SimVQ"),
@@ -132,6 +135,10 @@ def step_table(rounds: int) -> str:
     return title + "\n\n" + table(["quantizer", "ms", "× peer EMA", "× floor", "extra MB", "bar"], rows)
 
 
+def _by_cdist(x: Tensor, codes: Tensor) -> Tensor:
+    return torch.cdist(x, codes).argmin(dim=1)
+
+
 def search_table(rounds: int) -> str:
     from driftvq.functional.search import _faiss
 
@@ -140,14 +147,14 @@ def search_table(rounds: int) -> str:
         torch.manual_seed(0)
         x, codes = torch.randn(n, d), torch.randn(k, d)
         ways: dict[str, Callable[[], object]] = {
-            "ours": lambda x=x, codes=codes: nearest(x, codes),
-            "blocks": lambda x=x, codes=codes: _nearest_by_blocks(x, codes),
+            "ours": partial(nearest, x, codes),
+            "blocks": partial(_nearest_by_blocks, x, codes),
         }
         if n * k <= CDIST_LIMIT:
-            ways["cdist"] = lambda x=x, codes=codes: torch.cdist(x, codes).argmin(dim=1)
+            ways["cdist"] = partial(_by_cdist, x, codes)
         faiss = _faiss()
         if faiss is not None:
-            ways["faiss"] = lambda x=x, codes=codes, faiss=faiss: faiss.knn(x.numpy(), codes.numpy(), 1)
+            ways["faiss"] = partial(faiss.knn, x.numpy(), codes.numpy(), 1)
         times = best_times(ways, rounds)
         best = min(value for way, value in times.items() if way != "ours")
         ratio = times["ours"] / best
@@ -187,7 +194,7 @@ def main() -> int:
     if arguments.memory_of:
         print(json.dumps(memory_growth(training_step(arguments.memory_of, tuple(arguments.shape)))))
         return 0
-    tables = {
+    tables: dict[str, Callable[[], str]] = {
         "large": large_table,
         "step": lambda: step_table(arguments.rounds),
         "search": lambda: search_table(arguments.rounds),

@@ -75,7 +75,7 @@ class PlainLoop:
         if not ours:
             use_plain_convolutions_(self.model)
         self.layout = torch.channels_last if ours else torch.contiguous_format
-        self.model.to(memory_format=self.layout)
+        self.model.to(memory_format=self.layout)  # type: ignore[call-overload]
         self.quantizer, self.steps = quantizer, steps
         self.optimizer = torch.optim.Adam(self.model.parameters(), 5e-4, fused=ours)
         self.images = (torch.rand(BATCH, 3, SIZE, SIZE) * 2 - 1).contiguous(memory_format=self.layout)
@@ -108,9 +108,10 @@ def use_plain_convolutions_(module: nn.Module) -> None:
 
 
 def peer() -> nn.Module:
-    return VectorQuantize(
+    quantizer: nn.Module = VectorQuantize(
         dim=DIM, codebook_size=CODES, accept_image_fmap=True, kmeans_init=True, threshold_ema_dead_code=2
     )
+    return quantizer
 
 
 def loading() -> float:

@@ -39,7 +39,7 @@ def load_script(weights: Path | None = None) -> Any:
     content = io.BytesIO(read_weights("inception", weights))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript has a successor, this file has not
-        return torch.jit.load(content, map_location="cpu").eval()  # type: ignore[no-untyped-call]
+        return torch.jit.load(content, map_location="cpu").eval()
 
 
 class Inception(nn.Module):

@@ -90,7 +90,7 @@ class Adversary:
         with torch.autocast(images.device.type, enabled=False), torch.enable_grad():
             real = self.discriminator(images.float())
             loss = hinge_loss(real, self.discriminator(reconstructions.detach().float()))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._average_gradients_()
         self.optimizer.step()
         return loss.detach()
