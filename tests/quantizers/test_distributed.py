@@ -11,7 +11,14 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from driftvq import EMAVQ, NSVQ, VQ, Modified, SimVQ, TransVQ
-from driftvq.quantizers.sync import from_first_process, gather_rows, sample_rows, sum_over_processes, world_size
+from driftvq.quantizers.sync import (
+    from_first_process,
+    gather_rows,
+    row_counts,
+    sample_rows,
+    sum_over_processes,
+    world_size,
+)
 
 DIM, SIZE, ROWS, STEPS, RANKS = 4, 24, 8, 20, 2
 TIMEOUT_SECONDS = 90
@@ -155,20 +162,26 @@ def collectives(rank):
     local, valid = (
         (x[:2], torch.tensor([True, False])) if rank == 0 else (x[2:], torch.tensor([True, True, False, True]))
     )
-    rows, available = sample_rows(local, valid, 9, torch.tensor(5))
-    nothing, none_available = sample_rows(local, torch.zeros_like(valid), 3, torch.tensor(5))
-    total, count = sum_over_processes(torch.tensor([1.0, rank]), torch.tensor(rank + 1))
+    rows, available = sample_rows(local, valid, 9, torch.tensor(5), row_counts(local))
+    nothing, none_available = sample_rows(local, torch.zeros_like(valid), 3, torch.tensor(5), row_counts(local))
+    few, _ = sample_rows(local, valid, 2, torch.tensor(5), row_counts(local))
+    half = local[: 2 * rank]
+    from_second, _ = sample_rows(half, torch.ones(len(half)), 2, torch.tensor(5), row_counts(half))
+    total, count, matrix = sum_over_processes(torch.tensor([1.0, rank]), torch.tensor(rank + 1.0), local[:2].t())
     kept = torch.tensor([float(rank)])
     sum_over_processes(kept)
     return {
         "world_size": world_size(),
-        "gathered": gather_rows(local),
-        "gathered_empty": gather_rows(local[: 2 * rank]),
+        "gathered": gather_rows(local, row_counts(local)),
+        "gathered_empty": gather_rows(half, row_counts(half)),
         "first": from_first_process(torch.tensor([rank + 7])),
         "sum": total,
         "count": count,
+        "matrix": matrix,
         "kept": kept,
         "rows": rows,
+        "few": few,
+        "from_second": from_second,
         "available": available,
         "nothing": nothing,
         "none_available": none_available,
@@ -246,7 +259,8 @@ def test_the_k_means_start_takes_several_batches():
 def test_collectives_over_two_processes(ranks):
     x = torch.arange(12.0).reshape(6, 2)
     valid = torch.tensor([True, False, True, True, False, True])
-    alone, available = sample_rows(x, valid, 9, torch.tensor(5))
+    alone, available = sample_rows(x, valid, 9, torch.tensor(5), [6])
+    from_second, _ = sample_rows(x[2:4], torch.ones(2), 2, torch.tensor(5), [2])
     for results in ranks:
         found = results["collectives"]
         assert found["world_size"] == RANKS
@@ -255,7 +269,10 @@ def test_collectives_over_two_processes(ranks):
         assert found["first"].tolist() == [7]
         assert found["sum"].tolist() == [2.0, 1.0]
         assert found["count"].item() == 3
+        assert torch.equal(found["matrix"], (x[:2] + x[2:4]).t())
         assert torch.equal(found["rows"], alone)
+        assert torch.equal(found["few"], alone[:2])
+        assert torch.equal(found["from_second"], from_second)
         assert found["available"].item() == available.item() == 4
         assert found["nothing"].abs().sum() == 0
         assert found["none_available"].item() == 0
@@ -265,7 +282,7 @@ def test_collectives_over_two_processes(ranks):
 def test_one_process_alone():
     x = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
     assert world_size() == 1
-    assert torch.equal(gather_rows(x), x)
+    assert torch.equal(gather_rows(x, row_counts(x)), x)
     assert torch.equal(from_first_process(x), x)
     first, second = sum_over_processes(x, 2 * x)
     assert torch.equal(first, x)
@@ -276,7 +293,7 @@ def test_one_process_alone():
 def test_sampled_rows_are_valid_and_distinct(count):
     x = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
     valid = torch.tensor([True, False, True, True, False, True, False, True, True, False])
-    rows, available = sample_rows(x, valid, count, torch.tensor(1))
+    rows, available = sample_rows(x, valid, count, torch.tensor(1), row_counts(x))
     drawn = min(count, 6)
     places = [(x == row).all(dim=1).nonzero().item() for row in rows[:drawn]]
     assert available.item() == drawn
@@ -287,6 +304,6 @@ def test_sampled_rows_are_valid_and_distinct(count):
 
 @pytest.mark.parametrize("n", [0, 4])
 def test_no_valid_row_gives_zeros(n):
-    rows, available = sample_rows(torch.ones(n, 3), torch.zeros(n, dtype=torch.bool), 5, torch.tensor(0))
+    rows, available = sample_rows(torch.ones(n, 3), torch.zeros(n, dtype=torch.bool), 5, torch.tensor(0), [n])
     assert torch.equal(rows, torch.zeros(5, 3))
     assert available.item() == 0

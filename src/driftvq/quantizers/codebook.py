@@ -15,7 +15,7 @@ from driftvq.quantizers.base import Quantizer, Selection, in_range, positive_int
 from driftvq.quantizers.estimators import Estimator, make_estimator
 from driftvq.quantizers.growth import Rule, between, copied, grow_rows_, halved, split_busiest
 from driftvq.quantizers.start import KMeansStart
-from driftvq.quantizers.sync import sample_rows
+from driftvq.quantizers.sync import row_counts, sample_rows
 
 
 class CodebookOptions(TypedDict, total=False):
@@ -226,7 +226,7 @@ class TrainedCodebook(CodebookQuantizer):
 def restart_codes_(codebook_kd: Tensor, dead_k: Tensor, z_nd: Tensor, valid_n: Tensor | None, seed: Tensor) -> Tensor:
     """Move dead codes to distinct random latents of the batch, as many as it has; returns which codes moved."""
     weight_n = torch.ones(len(z_nd), device=z_nd.device) if valid_n is None else valid_n.float()
-    rows_kd, available = sample_rows(z_nd, weight_n, len(codebook_kd), seed)
+    rows_kd, available = sample_rows(z_nd, weight_n, len(codebook_kd), seed, row_counts(z_nd))
     order_k = dead_k.cumsum(dim=0)
     moved_k = dead_k & (order_k <= available)
     fresh_kd = rows_kd[(order_k - 1).clamp(min=0)].to(codebook_kd.dtype)

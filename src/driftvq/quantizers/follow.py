@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from driftvq.functional import Drift, DriftMoments, drift_moments, drift_persistence, fit_drift
 from driftvq.quantizers.ema_vq import winner_moments
 from driftvq.quantizers.growth import Rule, halved
-from driftvq.quantizers.sync import sample_rows, sum_over_processes, total_rows
+from driftvq.quantizers.sync import row_counts, sample_rows, sum_over_processes
 
 MIN_MEMORY = 2.0
 """Latents per code that a code's running mean remembers at least."""
@@ -157,8 +157,9 @@ class Follower(nn.Module):
         """Hand lost codes to latents that are badly served."""
         fair = self.mass.mean()
         lost_k = self.mass < LOST_SHARE * fair
-        most = max(1, int(RELOCATED_SHARE * total_rows(z_nd)))
-        rows_md, available = sample_rows(z_nd, error_n, most, step)
+        sizes = row_counts(z_nd)
+        most = min(len(codes_kd), max(1, int(RELOCATED_SHARE * sum(sizes))))
+        rows_md, available = sample_rows(z_nd, error_n, most, step, sizes)
         order_k = lost_k.cumsum(dim=0)
         moved_k = lost_k & (order_k <= available)
         fresh_kd = rows_md[(order_k - 1).clamp(min=0, max=most - 1)].to(codes_kd.dtype)

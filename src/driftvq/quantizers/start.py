@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import Metric, kmeans
-from driftvq.quantizers.sync import from_first_process, gather_rows
+from driftvq.quantizers.sync import from_first_process, gather_rows, row_counts
 
 
 class KMeansStart(nn.Module):
@@ -49,7 +49,8 @@ class KMeansStart(nn.Module):
         latents = z_nd if valid_n is None else z_nd[valid_n]
         if self.metric == "cosine":
             latents = F.normalize(latents, dim=1)
-        self.pending = torch.cat([self.pending, gather_rows(latents).to(self.pending.dtype)])[: self.needed]
+        latents = gather_rows(latents, row_counts(latents)).to(self.pending.dtype)
+        self.pending = torch.cat([self.pending, latents])[: self.needed]
         if len(self.pending) == 0:
             return None
         if len(self.pending) < self.needed:

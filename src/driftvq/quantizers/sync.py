@@ -18,13 +18,13 @@ def world_size() -> int:
 
 
 def sum_over_processes(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Each tensor summed over all processes; the same bits everywhere."""
+    """Each tensor summed over all processes, in one message; all have one dtype. The same bits everywhere."""
     if world_size() == 1:
         return tensors
-    summed = [tensor.contiguous().clone() for tensor in tensors]
-    for tensor in summed:
-        dist.all_reduce(tensor)
-    return tuple(summed)
+    joined = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(joined)
+    parts = joined.split([tensor.numel() for tensor in tensors])
+    return tuple(part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True))
 
 
 def from_first_process(tensor: Tensor) -> Tensor:
@@ -36,16 +36,21 @@ def from_first_process(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def total_rows(x_nd: Tensor) -> int:
-    """Number of rows that all processes hold together."""
-    return len(x_nd) if world_size() == 1 else sum(_row_counts(x_nd))
+def row_counts(x_nd: Tensor) -> list[int]:
+    """Number of rows of each process; the one call here that waits for the device."""
+    if world_size() == 1:
+        return [len(x_nd)]
+    counts = torch.zeros(world_size(), dtype=torch.int64, device=x_nd.device)
+    counts[dist.get_rank()] = len(x_nd)
+    dist.all_reduce(counts)
+    sizes: list[int] = counts.tolist()
+    return sizes
 
 
-def gather_rows(x_nd: Tensor) -> Tensor:
-    """All processes' rows, in the order of the processes; their numbers may differ."""
+def gather_rows(x_nd: Tensor, sizes: list[int]) -> Tensor:
+    """All processes' rows, in the order of the processes; ``sizes`` are their :func:`row_counts`."""
     if world_size() == 1:
         return x_nd
-    sizes = _row_counts(x_nd)
     padded = x_nd.new_zeros(max(sizes), x_nd.shape[1])
     padded[: len(x_nd)] = x_nd
     parts = [torch.empty_like(padded) for _ in sizes]
@@ -53,31 +58,26 @@ def gather_rows(x_nd: Tensor) -> Tensor:
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
-def sample_rows(x_nd: Tensor, weight_n: Tensor, count: int, seed: Tensor) -> tuple[Tensor, Tensor]:
+def sample_rows(x_nd: Tensor, weight_n: Tensor, count: int, seed: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
     """Rows drawn without replacement, by weight, from the batch that all processes hold together; the same in each.
+
+    Args:
+        x_nd: this process's rows.
+        weight_n: their weights.
+        count: how many to draw.
+        seed: the same in each process.
+        sizes: the processes' :func:`row_counts`.
 
     Returns:
         The rows ``(count, d)`` and, as an int64 scalar, how many of them could be drawn; the others are zero.
     """
-    before, total = 0, len(x_nd)
-    if world_size() > 1:
-        sizes = _row_counts(x_nd)
-        before, total = sum(sizes[: dist.get_rank()]), sum(sizes)
-    noise_n = seeded_gumbel(total, seed)[before : before + len(x_nd)]
-    keys_n, rows_n = (weight_n.float().log() + noise_n).topk(min(count, len(x_nd)))
-    keys_m, rows_md = gather_rows(keys_n[:, None])[:, 0], gather_rows(x_nd[rows_n])
-    if world_size() > 1:
-        keys_m, order_m = keys_m.topk(min(count, len(keys_m)))
-        rows_md = rows_md[order_m]
+    before = sum(sizes[: dist.get_rank()]) if world_size() > 1 else 0
+    noise_n = seeded_gumbel(sum(sizes), seed)[before : before + len(x_nd)]
+    keys = gather_rows((weight_n.float().log() + noise_n)[:, None], sizes)[:, 0]
+    keys_m, places_m = keys.topk(min(count, len(keys)))
     drawn_m = keys_m.isfinite()
-    rows_md = torch.where(drawn_m[:, None], rows_md, 0)
-    return torch.cat([rows_md, rows_md.new_zeros(count - len(rows_md), x_nd.shape[1])]), drawn_m.sum()
-
-
-def _row_counts(x_nd: Tensor) -> list[int]:
-    """Number of rows of each process."""
-    counts = torch.zeros(world_size(), dtype=torch.int64, device=x_nd.device)
-    counts[dist.get_rank()] = len(x_nd)
-    dist.all_reduce(counts)
-    sizes: list[int] = counts.tolist()
-    return sizes
+    here_m = drawn_m & (places_m >= before) & (places_m < before + len(x_nd))
+    zero_row = x_nd.new_zeros(1, x_nd.shape[1])
+    rows_md = torch.cat([x_nd, zero_row])[torch.where(here_m, places_m - before, len(x_nd))]
+    (rows_md,) = sum_over_processes(rows_md)
+    return torch.cat([rows_md, zero_row.expand(count - len(rows_md), -1)]), drawn_m.sum()
