@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from driftvq import NSVQ, make_quantizer
+from driftvq import FSQ, NSVQ, ResidualVQ, make_quantizer
 from driftvq.functional import nearest
+from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.composite import CompositeQuantizer
 
 GROWING: list[tuple[str, dict[str, Any]]] = [
     ("vq", {"kmeans_init": True}),
@@ -35,13 +37,17 @@ def trained(name: str, options: dict[str, Any], size: int = 32) -> tuple[Codeboo
     torch.manual_seed(0)
     vq = make_quantizer(name, dim=4, codebook_size=size, **options)
     assert isinstance(vq, CodebookQuantizer)
-    parameters = [p for p in vq.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(parameters, 1e-3) if parameters else None
+    optimizer = optimizer_of(vq)
     train(vq, optimizer, range(20))
     return vq, optimizer
 
 
-def train(vq: CodebookQuantizer, optimizer: torch.optim.Adam | None, steps: range) -> None:
+def optimizer_of(vq: Quantizer) -> torch.optim.Adam | None:
+    parameters = [p for p in vq.parameters() if p.requires_grad]
+    return torch.optim.Adam(parameters, 1e-3) if parameters else None
+
+
+def train(vq: Quantizer, optimizer: torch.optim.Adam | None, steps: range) -> None:
     for step in steps:
         loss = vq(latents(step)).loss
         if optimizer is not None:
@@ -126,3 +132,54 @@ def test_codes_that_are_split_again_and_again_stay_apart() -> None:
     vq = NSVQ(dim=3, codebook_size=2, kmeans_init=False)
     vq.grow_(64)
     assert torch.pdist(vq.codebook).min() > 0
+
+
+@pytest.mark.parametrize(("name", "options"), GROWING)
+def test_growing_while_the_graph_of_the_last_step_is_alive(name: str, options: dict[str, Any]) -> None:
+    """A training loop holds on to its last loss until the next one is there."""
+    vq, optimizer = trained(name, options)
+    z = latents(20).requires_grad_()
+    last = vq(z)
+    last.loss.backward()
+    vq.grow_(40, optimizer)
+    now = vq(z)
+    (now.quantized.square().mean() + now.loss).backward()
+    for parameter in vq.parameters():
+        assert parameter.grad is None or parameter.grad.shape == parameter.shape
+    assert last.loss.isfinite()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", ["residual_vq", "grouped_vq"])
+@pytest.mark.parametrize("inner", ["ns_vq", "vq"])
+def test_all_codebooks_of_a_composite_grow(name: str, inner: str, shared: bool) -> None:
+    torch.manual_seed(0)
+    parts = {"num_quantizers": 3} if name == "residual_vq" else {"groups": 2}
+    options = {"dim": 4, "quantizer": inner, "shared_codebook": shared, "kmeans_init": True, **parts}
+    vq = make_quantizer(name, codebook_size=32, **options)
+    assert isinstance(vq, CompositeQuantizer)
+    optimizer = optimizer_of(vq)
+    train(vq, optimizer, range(20))
+    vq.eval()
+    indices = vq(latents(50)).indices
+    before_nd, before = vq.indices_to_codes(indices), (latents(51) - vq(latents(51)).quantized).square().mean()
+    vq.train().grow_(60, optimizer)
+    assert vq.codebook_size == 60
+    assert vq.codebook.shape[1] == 60
+    vq.eval()
+    assert torch.equal(vq.indices_to_codes(indices), before_nd)
+    assert (latents(51) - vq(latents(51)).quantized).square().mean() < before
+    train(vq.train(), optimizer, range(20, 40))
+    fresh = make_quantizer(name, codebook_size=60, **options)
+    fresh.load_state_dict(vq.state_dict())
+    assert torch.equal(fresh.eval()(latents(52)).indices, vq.eval()(latents(52)).indices)
+
+
+def test_a_composite_grows_in_all_of_its_parts_or_in_none() -> None:
+    vq = ResidualVQ(dim=4, codebook_size=32, num_quantizers=2)
+    vq.part(0).start.finish_()
+    with pytest.raises(ValueError, match="once its k-means start is finished"):
+        vq.grow_(64)
+    assert vq.part(0).codebook_size == vq.codebook_size == 32
+    with pytest.raises(ValueError, match="FSQ has no codebook that could grow"):
+        ResidualVQ(dim=4, codebook_size=32, quantizer=lambda dim, codebook_size: FSQ(dim, levels=[4, 8])).grow_(64)

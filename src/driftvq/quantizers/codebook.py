@@ -94,16 +94,14 @@ class CodebookQuantizer(Quantizer):
     def grow_(self, new_size: int, optimizer: Optimizer | None = None) -> None:
         """Add codes by splitting the busiest cells; every index goes on meaning the same code.
 
-        The distortion of a batch can only fall. With several processes, call it in all of them at the same step.
+        The distortion of a batch can only fall. With several processes, call it in all of them at the same step; where
+        the codes are a parameter, wrap the model in ``DistributedDataParallel`` again afterwards.
 
         Args:
             new_size: codes afterwards.
             optimizer: the one that trains the codebook, if one does: what it knows about the codes grows with them.
         """
-        if positive_int("new_size", new_size) < self.codebook_size:
-            raise ValueError(f"new_size must be at least the present {self.codebook_size} codes, got {new_size}")
-        if not self.start.done:
-            raise ValueError("a codebook can grow once its k-means start is finished: train a few steps first")
+        self.check_growth(new_size)
         old_size, busyness_k = self.codebook_size, self._busyness()
         while self.codebook_size < new_size:
             missing = new_size - self.codebook_size
@@ -114,6 +112,13 @@ class CodebookQuantizer(Quantizer):
                     grow_rows_(module, name, rule, split, optimizer)
             self.codebook_size += len(split.parents)
             self._grown_()
+
+    def check_growth(self, new_size: int) -> None:
+        """Refuse what :meth:`grow_` cannot do."""
+        if positive_int("new_size", new_size) < self.codebook_size:
+            raise ValueError(f"new_size must be at least the present {self.codebook_size} codes, got {new_size}")
+        if not self.start.done:
+            raise ValueError("a codebook can grow once its k-means start is finished: train a few steps first")
 
     def _busyness(self) -> Tensor:
         """How much each code is in use ``(k,)``, of any scale: here by how recently it was selected."""

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from driftvq.quantizers.base import Quantizer
+from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.registry import make_quantizer
 
 MakeQuantizer = Callable[..., Quantizer]
@@ -68,6 +70,18 @@ class CompositeQuantizer(Quantizer):
         for quantizer in self.quantizers:
             if hasattr(quantizer, "freeze_codebook"):
                 setattr(quantizer, "freeze_codebook", frozen)  # noqa: B010 - not every quantizer has one
+
+    @torch.no_grad()
+    def grow_(self, new_size: int, optimizer: Optimizer | None = None) -> None:
+        """Let each codebook grow to so many codes: :meth:`driftvq.quantizers.codebook.CodebookQuantizer.grow_`."""
+        growing = [quantizer for quantizer in self.quantizers if isinstance(quantizer, CodebookQuantizer)]
+        if len(growing) < len(self.quantizers):
+            raise ValueError(f"{type(self.quantizers[0]).__name__} has no codebook that could grow")
+        for quantizer in growing:
+            quantizer.check_growth(new_size)
+        for quantizer in growing:
+            quantizer.grow_(new_size, optimizer)
+        self.codebook_size, self.code_age = new_size, self.code_age.new_zeros(new_size)
 
     def recent_usage(self, steps: int = 100) -> float:
         """Share of codes selected within the last ``steps`` training steps, averaged over the codebooks."""
