@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from driftvq.functional.precision import FULL_PRECISION
+
 
 class DriftMoments(NamedTuple):
     """Sums over latents from which a drift is fitted; they add up over processes.
@@ -64,7 +66,7 @@ def fit_drift(moments: DriftMoments) -> Drift:
     origin, shift, spread_dd, joint_dd = _means_and_covariances(moments)
     variance = (moments.moved_squared / count - shift.square().sum()).clamp(min=0)
 
-    scale_d, directions_dd = torch.linalg.eigh(spread_dd)
+    scale_d, directions_dd = _eigh(spread_dd)
     tiny = torch.finfo(scale_d.dtype).tiny
     along_dd = directions_dd.t() @ joint_dd
     usable_d = scale_d > scale_d[-1].clamp(min=tiny) * torch.finfo(scale_d.dtype).eps * dim
@@ -103,3 +105,11 @@ def _means_and_covariances(moments: DriftMoments) -> tuple[Tensor, Tensor, Tenso
     origin, shift = moments.codes / count, moments.moved / count
     spread_dd = moments.codes_codes / count - torch.outer(origin, origin)
     return origin, shift, spread_dd, moments.codes_moved / count - torch.outer(origin, shift)
+
+
+def _eigh(symmetric_dd: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, ascending, and eigenvectors; the CPU computes them where the device cannot, as Apple's."""
+    device = symmetric_dd.device
+    near_dd = symmetric_dd if device.type in FULL_PRECISION else symmetric_dd.cpu()
+    values_d, vectors_dd = torch.linalg.eigh(near_dd)
+    return values_d.to(device), vectors_dd.to(device)

@@ -104,9 +104,9 @@ def _best_candidate(
 def _draw_without_replacement(weight_n: Tensor, taken: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
     """The largest ``log w + Gumbel`` keys are a draw without replacement; latents of zero weight come last."""
     noise_n = torch.empty(len(weight_n), dtype=torch.float64).exponential_(generator=generator)
-    keys_n = weight_n.double().clamp(min=1e-300).log() - noise_n.log().to(weight_n.device)
-    keys_n[taken] = -torch.inf
-    return keys_n.topk(count).indices
+    keys_n = weight_n.cpu().double().clamp(min=1e-300).log() - noise_n.log()
+    keys_n[taken.cpu()] = -torch.inf
+    return keys_n.topk(count).indices.to(weight_n.device)
 
 
 def _centroids(x_nd: Tensor, codebook_kd: Tensor, indices_n: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from driftvq.functional.precision import widest_float
+
 
 def count_codes(indices: Tensor, codebook_size: int) -> Tensor:
     """How often each code was selected; negative indices (masked positions) are not counted.
@@ -18,7 +20,7 @@ def count_codes(indices: Tensor, codebook_size: int) -> Tensor:
 
 def usage(counts_k: Tensor) -> Tensor:
     """Share of codes selected at least once, ``|{k : n_k > 0}| / K``."""
-    return (counts_k > 0).double().mean()
+    return (counts_k > 0).to(widest_float(counts_k.device)).mean()
 
 
 def perplexity(counts_k: Tensor) -> Tensor:
@@ -27,7 +29,7 @@ def perplexity(counts_k: Tensor) -> Tensor:
     1 when a single code is used, K when all are used equally, 0 when nothing was counted.
     """
     total = counts_k.sum()
-    p_k = counts_k.double() / total.clamp(min=1)
+    p_k = counts_k.to(widest_float(counts_k.device)) / total.clamp(min=1)
     equivalent_codes: Tensor = torch.special.entr(p_k).sum().exp()
     return equivalent_codes * (total > 0)
 

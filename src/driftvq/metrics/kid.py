@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from driftvq.functional.precision import widest_float
+
 SUBSETS, SUBSET_SIZE = 100, 1000
 SAMPLE = 10_000
 """Images that are kept for KID; beyond them a random sample, so that memory stays bounded (160 MB)."""
@@ -34,7 +36,7 @@ def polynomial_mmd(
     scale = 1 / x_nd.shape[1] if gamma is None else gamma
 
     def kernel(a: Tensor, b: Tensor) -> Tensor:
-        return ((a @ b.mT).double() * scale + coef) ** degree
+        return ((a @ b.mT).to(widest_float(a.device)) * scale + coef) ** degree
 
     k_xx, k_yy, k_xy = kernel(x_nd, x_nd), kernel(y_md, y_md), kernel(x_nd, y_md)
     within_x = (k_xx.sum() - k_xx.trace()) / (n * (n - 1))

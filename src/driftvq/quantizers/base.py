@@ -116,7 +116,7 @@ class Quantizer(nn.Module):
 
     def recent_usage(self, steps: int = 100) -> float:
         """Share of codes selected within the last ``steps`` training steps, over all processes."""
-        return (self.code_age < self.step.clamp(max=steps)).double().mean().item()
+        return (self.code_age < self.step.clamp(max=steps)).sum().item() / len(self.code_age)
 
     def readings(self) -> dict[str, float]:
         """What the quantizer regulates by itself, as it stands after the latest training step; for logs."""

@@ -69,7 +69,7 @@ class AttentionTransform(nn.Module):
         hidden_kh = F.gelu(self.mlp_in(self.mlp_norm(x_kw)))
         # out(x + mlp_out(hidden)), with the two linear maps of the hidden layer merged into one h × d matrix.
         merged_hd = self.mlp_out.weight.t() @ self.out.weight.t()
-        offset_d = self.out.bias + self.mlp_out.bias @ self.out.weight.t()
+        offset_d = torch.addmv(self.out.bias, self.out.weight, self.mlp_out.bias)
         moved_kd: Tensor = torch.addmm(F.linear(x_kw, self.out.weight, offset_d), hidden_kh, merged_hd)
         return codebook_kd + moved_kd if self.residual else moved_kd
 

@@ -189,7 +189,7 @@ class DriftMeter:
         parts = parts_of(self.quantizer)
         if not parts or self.quantizer.step == 0:
             return {}
-        age = torch.cat([part.code_age for part in parts]).double().cpu()
+        age = torch.cat([part.code_age for part in parts]).cpu().double()
         median, p90 = age.quantile(torch.tensor([0.5, 0.9], dtype=torch.double)).tolist()
         ages = {"age_median": median, "age_p90": p90, "age_max": age.max().item()}
         old = (age >= OLD).double().mean().item()

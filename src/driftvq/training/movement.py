@@ -80,7 +80,7 @@ def nearby_movement(last: Snapshot, moved_nd: Tensor) -> Tensor:
 
 def changed(before_n: Tensor, after_n: Tensor) -> Tensor:
     """Share of the latents with another code."""
-    return (before_n != after_n).double().mean()
+    return (before_n != after_n).cpu().double().mean()
 
 
 def slope(expected_kd: Tensor, actual_kd: Tensor) -> Tensor:

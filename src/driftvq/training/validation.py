@@ -7,6 +7,7 @@ from torch import Tensor
 
 from driftvq.data.images import to_uint8
 from driftvq.functional import perplexity, usage
+from driftvq.functional.precision import widest_float
 from driftvq.metrics.psnr import psnr
 from driftvq.metrics.ssim import WINDOW, ssim
 from driftvq.metrics.usage import CodeCounter
@@ -46,7 +47,7 @@ class ValidationSums:
     def result(self) -> dict[str, float]:
         """Means over all images of all processes; NaN without images."""
         local = torch.tensor([*self.sums.values(), self.images], dtype=torch.float64)
-        (total,) = sum_over_processes(local.to(self.device, _wide(self.device)))
+        (total,) = sum_over_processes(local.to(widest_float(self.device)).to(self.device))
         *sums, images = total.tolist()
         values = {name: value / images if images else math.nan for name, value in zip(SUMMED, sums, strict=True)}
         if self.codes is not None:
@@ -65,8 +66,3 @@ MOST_PSNR = 100.0
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-def _wide(device: torch.device) -> torch.dtype:
-    """Apple's GPUs know no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
