@@ -5,9 +5,12 @@ CPU, to ask for float64 (Apple's have none), or to call what Apple's devices do 
 device per process: import this in a process of its own.
 """
 
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
+import torchgen
 from torch import Tensor, nn
 from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,10 +18,24 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAME = "pretended"
-NOT_IMPLEMENTED = {"_linalg_eigh", "_linalg_eigvals", "linalg_eig", "_pdist_forward", "quantile", "_linalg_slogdet"}
-"""Operators without a kernel for MPS in PyTorch 2.13."""
 FROM_ANYWHERE = {"copy_", "_to_copy"}
 """Operators that take tensors of two devices."""
+
+
+def _without_kernel(device: str) -> set[str]:
+    """Operators that PyTorch implements for the CPU and not for a device, by its own list of them."""
+    listed = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"
+    kernels: dict[str, set[str]] = {}
+    for entry in listed.read_text().split("- func: ")[1:]:
+        dispatch = re.search(r"\n  dispatch:\n((?:    .*\n?)+)", entry)
+        keys = re.findall(r"\w+", " ".join(re.findall(r"^ +(.*?):", dispatch[1], re.MULTILINE)) if dispatch else "")
+        generic = [] if dispatch or "structured_delegate" in entry else ["Composite"]
+        kernels.setdefault(re.split(r"[.(]", entry)[0], set()).update(keys, generic)
+    return {
+        name
+        for name, keys in kernels.items()
+        if "CPU" in keys and device not in keys and not any(key.startswith("Composite") for key in keys)
+    }
 
 
 class _Backend(_DummyBackendModule):
@@ -35,6 +52,7 @@ class _Generator(torch.Generator):
 
 _setup_privateuseone_for_python_backend(NAME, _Backend())
 DEVICE = torch.device(NAME, 0)
+NOT_IMPLEMENTED = _without_kernel("MPS")
 torch.Generator = _Generator  # type: ignore[misc]
 
 
