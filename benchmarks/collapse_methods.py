@@ -80,7 +80,7 @@ def _replacing(threshold: Callable[[Cell], float]) -> Callable[[Cell], dict[str,
 
 
 def _no_drift(quantizer: NSVQ) -> None:
-    quantizer.follower._drifted = lambda codes, drift: codes  # type: ignore[union-attr, method-assign]
+    quantizer.follower.drifted = lambda codes, drift: codes  # type: ignore[union-attr, method-assign]
 
 
 def _no_relocation(quantizer: NSVQ) -> None:

@@ -6,8 +6,9 @@ import torch
 from sklearn.cluster import KMeans
 from torch import nn
 
-from driftvq import SimVQ, TransVQ
-from driftvq.functional import kmeans
+from driftvq import ResidualVQ, SimVQ, TransVQ
+from driftvq.functional import fit_drift, kmeans
+from driftvq.quantizers import follow
 from driftvq.quantizers.pace import STEP_SHARE
 from driftvq.quantizers.transforms import LinearAttention
 
@@ -269,3 +270,23 @@ def test_evaluation_needs_no_network() -> None:
     vq.transform = nn.Identity()
     quantized, indices, _ = vq(cloud(50))
     assert torch.equal(vq.indices_to_codes(indices), quantized)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_step_fits_the_drift_once(monkeypatch: pytest.MonkeyPatch, masked: bool) -> None:
+    fits = []
+    monkeypatch.setattr(follow, "fit_drift", lambda moments: fits.append(moments) or fit_drift(moments))
+    vq = TransVQ(dim=4, codebook_size=16, transform="mlp")
+    for step in range(6):
+        x = torch.randn(100, 4, generator=torch.Generator().manual_seed(step))
+        vq(x, torch.arange(100) > 10 if masked else None)
+    assert len(fits) == 6  # the first step, in which the codebook starts, fits one for φ alone
+
+
+def test_levels_with_one_codebook_follow_the_drift_of_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = []
+    monkeypatch.setattr(follow, "fit_drift", lambda moments: fits.append(moments) or fit_drift(moments))
+    vq = ResidualVQ(dim=4, codebook_size=16, num_quantizers=3, quantizer="trans_vq", shared_codebook=True)
+    for step in range(4):
+        vq(torch.randn(100, 4, generator=torch.Generator().manual_seed(step)))
+    assert [int(moments.latents) for moments in fits[-4:]] == [100, 100, 100, 300]

@@ -3,7 +3,7 @@
 Shape suffixes: n latents, k codes, d dimensions.
 """
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,14 @@ FOLLOWED_SHARE = 0.25
 
 RELOCATED_SHARE = 0.125
 """At most this share of a batch's latents may each take over a lost code, per step."""
+
+
+class Fitted(NamedTuple):
+    """The drift of a batch, the sums it was fitted to, and each latent's squared distance from its code ``(n,)``."""
+
+    drift: Drift
+    moments: DriftMoments
+    error: Tensor
 
 
 class Follower(nn.Module):
@@ -80,27 +88,41 @@ class Follower(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, codes_kd: Tensor, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None, step: Tensor
+        self,
+        codes_kd: Tensor,
+        z_nd: Tensor,
+        winners_n: Tensor,
+        valid_n: Tensor | None,
+        step: Tensor,
+        fitted: Fitted | None = None,
     ) -> Tensor:
-        """The codes after this step ``(k, d)``."""
-        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
-        moved_nd = z_nd - F.embedding(winners_n, codes_kd)
-        drift, moments = self._fit(codes_kd, moved_nd, winners_n, weight_n)
+        """The codes after this step ``(k, d)``; ``fitted`` is what :meth:`fit` gave for them, if it was asked."""
+        drift, moments, error_n = self.fit(codes_kd, z_nd, winners_n, valid_n) if fitted is None else fitted
         counts_k, sums_kd = winner_moments(z_nd, winners_n, valid_n, len(codes_kd))
         self._remember_(self._age_(counts_k), drift, moments)
-        codes_kd = self._drifted(codes_kd, drift)
+        codes_kd = self.drifted(codes_kd, drift)
         rate_k = counts_k / self.mass.clamp(min=torch.finfo(self.mass.dtype).tiny)
         means_kd = sums_kd / counts_k.clamp(min=1)[:, None]
         codes_kd = codes_kd + torch.where(counts_k > 0, rate_k, 0)[:, None] * (means_kd - codes_kd)
-        return self._relocate_(codes_kd, z_nd, moved_nd.square().sum(dim=1) * weight_n, step)
+        return self._relocate_(codes_kd, z_nd, error_n, step)
 
     @torch.no_grad()
-    def drifted(self, codes_kd: Tensor, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> Tensor:
-        """The codes after the first part only ``(k, d)``; nothing is learned from it."""
+    def fit(self, codes_kd: Tensor, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> Fitted:
+        """The drift that the latents of all processes show."""
         weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
-        moved_nd = z_nd - F.embedding(winners_n, codes_kd)
-        drift, _ = self._fit(codes_kd, moved_nd, winners_n, weight_n)
-        return self._drifted(codes_kd, drift)
+        selected_nd, centre_d = F.embedding(winners_n, codes_kd), codes_kd.mean(dim=0)
+        moved_nd = z_nd - selected_nd
+        local = drift_moments(selected_nd - centre_d, moved_nd, weight_n)
+        moments = DriftMoments(*sum_over_processes(*local))
+        drift = fit_drift(moments)
+        error_n = moved_nd.square().sum(dim=1) * weight_n
+        return Fitted(drift._replace(origin=drift.origin + centre_d), moments, error_n)
+
+    @torch.no_grad()
+    def drifted(self, codes_kd: Tensor, drift: Drift) -> Tensor:
+        """The codes after the first part only ``(k, d)``, followed as far as the latest drifts were confirmed."""
+        linear_gain = self.gain[1].to(codes_kd.dtype)
+        return codes_kd + self.gain[0] * drift.shift + linear_gain * ((codes_kd - drift.origin) @ drift.linear)
 
     @property
     def latents_step(self) -> Tensor:
@@ -117,19 +139,6 @@ class Follower(nn.Module):
         self.mass.fill_(MIN_MEMORY)
         self.last_shift.zero_()
         self.last_linear.zero_()
-
-    def _fit(
-        self, codes_kd: Tensor, moved_nd: Tensor, winners_n: Tensor, weight_n: Tensor
-    ) -> tuple[Drift, DriftMoments]:
-        centre_d = codes_kd.mean(dim=0)
-        local = drift_moments(F.embedding(winners_n, codes_kd) - centre_d, moved_nd, weight_n)
-        moments = DriftMoments(*sum_over_processes(*local))
-        drift = fit_drift(moments)
-        return drift._replace(origin=drift.origin + centre_d), moments
-
-    def _drifted(self, codes_kd: Tensor, drift: Drift) -> Tensor:
-        linear_gain = self.gain[1].to(codes_kd.dtype)
-        return codes_kd + self.gain[0] * drift.shift + linear_gain * ((codes_kd - drift.origin) @ drift.linear)
 
     def _age_(self, counts_k: Tensor) -> Tensor:
         """Let the codes' memories fade by this batch, and take it in; how much of a memory is kept."""

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from driftvq.functional import masked_mse, nearest
 from driftvq.quantizers.base import one_of, positive_int
 from driftvq.quantizers.codebook import CodebookOptions
-from driftvq.quantizers.follow import Follower
+from driftvq.quantizers.follow import Fitted, Follower
 from driftvq.quantizers.pace import Pace, scale_free
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.transformed import TransformedCodebook
@@ -86,6 +86,8 @@ class TransVQ(TransformedCodebook):
         self.follower = Follower(codebook_size, self.codebook_dim) if follow else None
         self.pace = Pace(codebook_size, self.codebook_dim) if follow else None
         self._started_now = False
+        self._latest: tuple[Tensor, Fitted] | None = None
+        """The latest drift and the winners it belongs to, until the codes have followed it."""
         self._settle_()
 
     @classmethod
@@ -122,16 +124,20 @@ class TransVQ(TransformedCodebook):
         self.pace.record_(self.base_codebook, codes_kd, self.follower.latents_step)
         self.base_codebook.copy_(codes_kd)
         winners_n = nearest(z_nd, codes_kd)
-        drift_kd = self.follower.drifted(codes_kd, z_nd.detach(), winners_n, valid_n) - codes_kd
+        fitted = self.follower.fit(codes_kd, z_nd.detach(), winners_n, valid_n)
+        self._latest = winners_n, fitted
+        drift_kd = self.follower.drifted(codes_kd, fitted.drift) - codes_kd
         loss = masked_mse(z_nd.detach(), F.embedding(winners_n, codebook_kd + drift_kd), valid_n)
         return winners_n, scale_free(loss, codes_kd)
 
     @torch.no_grad()
     def _update_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
         if self.follower is not None and not self._started_now:
-            self.base_codebook.copy_(self.follower(self.base_codebook, z_nd, winners_n, valid_n, self.step))
+            fitted = self._latest[1] if self._latest is not None and self._latest[0] is winners_n else None
+            codes_kd = self.follower(self.base_codebook, z_nd, winners_n, valid_n, self.step, fitted)
+            self.base_codebook.copy_(codes_kd)
             self._settle_()
-        self._started_now = False
+        self._started_now, self._latest = False, None
 
     @torch.no_grad()
     def _start_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
