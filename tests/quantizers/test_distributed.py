@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
-from driftvq import EMAVQ, NSVQ, VQ, Modified, SimVQ, TransVQ
+from driftvq import EMAVQ, LFQ, NSVQ, VQ, Modified, SimVQ, TransVQ
 from driftvq.quantizers.sync import (
     from_first_process,
     gather_rows,
@@ -168,6 +168,8 @@ def collectives(rank):
     half = local[: 2 * rank]
     from_second, _ = sample_rows(half, torch.ones(len(half)), 2, torch.tensor(5), row_counts(half))
     total, count, matrix = sum_over_processes(torch.tensor([1.0, rank]), torch.tensor(rank + 1.0), local[:2].t())
+    points = lfq_latents()[2 * rank : 2 + 4 * rank].requires_grad_()
+    diversity(points).backward()
     kept = torch.tensor([float(rank)])
     sum_over_processes(kept)
     return {
@@ -179,6 +181,7 @@ def collectives(rank):
         "count": count,
         "matrix": matrix,
         "kept": kept,
+        "diversity_grad": points.grad / RANKS,
         "rows": rows,
         "few": few,
         "from_second": from_second,
@@ -186,6 +189,17 @@ def collectives(rank):
         "nothing": nothing,
         "none_available": none_available,
     }
+
+
+def lfq_latents():
+    return torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def diversity(points_nd):
+    """The part of LFQ's loss that joins latents."""
+    vq = LFQ(3, 8, entropy_weight=1, commitment_weight=0, inv_temperature=1.0)
+    alone = LFQ(3, 8, entropy_weight=1, commitment_weight=0, inv_temperature=1.0, diversity_gamma=0)
+    return vq(points_nd).loss - alone(points_nd).loss
 
 
 def worker(rank, folder):
@@ -277,6 +291,13 @@ def test_collectives_over_two_processes(ranks):
         assert found["nothing"].abs().sum() == 0
         assert found["none_available"].item() == 0
     assert [results["collectives"]["kept"].item() for results in ranks] == [0.0, 1.0]
+
+
+def test_lfq_spreads_the_latents_of_all_processes(ranks):
+    points = lfq_latents().requires_grad_()
+    diversity(points).backward()
+    together = torch.cat([results["collectives"]["diversity_grad"] for results in ranks])
+    torch.testing.assert_close(together, points.grad)
 
 
 def test_one_process_alone():

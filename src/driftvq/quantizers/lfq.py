@@ -6,6 +6,7 @@ from torch import Tensor
 from driftvq.functional import masked_mse, soft_usage, straight_through
 from driftvq.quantizers.base import Quantizer, Selection, in_range, positive_int
 from driftvq.quantizers.registry import register
+from driftvq.quantizers.sync import mean_over_processes
 
 
 @register("lfq")
@@ -60,10 +61,11 @@ class LFQ(Quantizer):
         return Selection(straight_through(z_nd, codes_nd), indices_n, loss, winners=indices_n)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
-        share_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
-        share_n = share_n / share_n.sum().clamp(min=1)
+        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        share_n = weight_n / weight_n.sum().clamp(min=1)
         weight_kd = self.codebook.to(z_nd.dtype) * (2 * self.inv_temperature)
         mean_k, entropy = soft_usage(z_nd, weight_kd, z_nd.new_zeros(self.codebook_size), share_n)
+        mean_k = mean_over_processes(mean_k, weight_n.sum())
         # Not special.entr: its slope at a mean of exactly 0 is infinite.
         tiny = torch.finfo(z_nd.dtype).tiny
         return entropy + self.diversity_gamma * (mean_k * mean_k.clamp(min=tiny).log()).sum()

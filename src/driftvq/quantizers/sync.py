@@ -27,6 +27,20 @@ def sum_over_processes(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True))
 
 
+def mean_over_processes(mean: Tensor, count: Tensor) -> Tensor:
+    """The mean over all processes' latents of which each gives its own and their number.
+
+    The gradient is that of its own share times the number of processes, so that averaging the gradients of all
+    processes, as DistributedDataParallel does, gives the gradient of the joined mean.
+    """
+    if world_size() == 1:
+        return mean
+    total, latents = sum_over_processes(mean.detach() * count, count)
+    latents = latents.clamp(min=1)
+    own = mean * (world_size() * count / latents)
+    return total / latents + (own - own.detach())
+
+
 def from_first_process(tensor: Tensor) -> Tensor:
     """The first process's value of a tensor that has the same shape everywhere."""
     if world_size() == 1:
