@@ -107,7 +107,6 @@ class Adversary:
     def _average_gradients_(self) -> None:
         if world_size() == 1:
             return
-        for parameter in self.discriminator.parameters():
-            assert parameter.grad is not None
-            (total,) = sum_over_processes(parameter.grad)
-            parameter.grad.copy_(total / world_size())
+        gradients = [parameter.grad for parameter in self.discriminator.parameters() if parameter.grad is not None]
+        for gradient, total in zip(gradients, sum_over_processes(*gradients), strict=True):
+            gradient.copy_(total / world_size())
