@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
-from driftvq import EMAVQ, LFQ, NSVQ, VQ, Modified, SimVQ, TransVQ
+from driftvq import EMAVQ, LFQ, NSVQ, QUANTIZERS, VQ, Modified, SimVQ, TransVQ, make_quantizer
 from driftvq.quantizers.sync import (
     from_first_process,
     gather_rows,
@@ -191,6 +191,14 @@ def collectives(rank):
     }
 
 
+def evaluate_alone(rank):
+    """What the first process evaluates while the others do something else: it must not wait for them."""
+    if rank > 0:
+        return []
+    x = torch.randn(10, DIM, generator=torch.Generator().manual_seed(0))
+    return [name for name in QUANTIZERS if make_quantizer(name, dim=DIM, codebook_size=16).eval()(x).loss.isfinite()]
+
+
 def lfq_latents():
     return torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -212,7 +220,7 @@ def worker(rank, folder):
         world_size=RANKS,
         timeout=timedelta(seconds=TIMEOUT_SECONDS),
     )
-    results = {"collectives": collectives(rank)}
+    results = {"alone": evaluate_alone(rank), "collectives": collectives(rank)}
     for name, case in CASES.items():
         model = nn.parallel.DistributedDataParallel(models[name]) if case.ddp else models[name]
         results[name] = train(case, model, lambda case, step: batch(case, step, rank))
@@ -298,6 +306,10 @@ def test_lfq_spreads_the_latents_of_all_processes(ranks):
     diversity(points).backward()
     together = torch.cat([results["collectives"]["diversity_grad"] for results in ranks])
     torch.testing.assert_close(together, points.grad)
+
+
+def test_evaluation_waits_for_nobody(ranks):
+    assert ranks[0]["alone"] == list(QUANTIZERS)
 
 
 def test_one_process_alone():

@@ -65,7 +65,8 @@ class LFQ(Quantizer):
         share_n = weight_n / weight_n.sum().clamp(min=1)
         weight_kd = self.codebook.to(z_nd.dtype) * (2 * self.inv_temperature)
         mean_k, entropy = soft_usage(z_nd, weight_kd, z_nd.new_zeros(self.codebook_size), share_n)
-        mean_k = mean_over_processes(mean_k, weight_n.sum())
+        if self.training:
+            mean_k = mean_over_processes(mean_k, weight_n.sum())
         # Not special.entr: its slope at a mean of exactly 0 is infinite.
         tiny = torch.finfo(z_nd.dtype).tiny
         return entropy + self.diversity_gamma * (mean_k * mean_k.clamp(min=tiny).log()).sum()
