@@ -97,6 +97,13 @@ def _ablation(data: str) -> Iterator[Cell]:
     yield Cell("ablation", "trans_vq_paper", data)
 
 
+def _commitment(data: str) -> Iterator[Cell]:
+    methods = [*OURS, *PEERS, *(name for name in METHODS if name.endswith("committed"))]
+    for seed in range(SEEDS):
+        for method in methods:
+            yield Cell("commitment", method, data, code_dim=3, seed=seed)
+
+
 def _photos(_: str) -> Iterator[Cell]:
     for method in (*ALL_OURS, *PEERS, "none"):
         yield Cell("photos", method, PHOTOS)
@@ -110,6 +117,7 @@ GROUPS: dict[str, Callable[[str], Iterator[Cell]]] = {
     "robust": _robust,
     "options": _options,
     "ablation": _ablation,
+    "commitment": _commitment,
     "photos": _photos,
 }
 VARIED = {

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from driftvq.quantizers import NSVQ, TransVQ, follow
+from driftvq.quantizers.follow import COMMITMENT_WEIGHT, commitment_weight
 
 PHOTOS = "photos"
 
@@ -77,6 +78,10 @@ def _with(**options: Any) -> Callable[[Cell], dict[str, Any]]:
 
 def _replacing(threshold: Callable[[Cell], float]) -> Callable[[Cell], dict[str, Any]]:
     return lambda cell: {"kmeans_init": True, "threshold_ema_dead_code": threshold(cell)}
+
+
+def _committed_as_ours(options: Callable[[Cell], dict[str, Any]]) -> Callable[[Cell], dict[str, Any]]:
+    return lambda cell: {**options(cell), "commitment_weight": commitment_weight(cell.code_dim)}
 
 
 def _no_drift(quantizer: NSVQ) -> None:
@@ -173,3 +178,23 @@ METHODS = {
         )
     },
 }
+METHODS |= {
+    **{
+        f"{name}_committed": Method(
+            f"{METHODS[name].label}, β = {COMMITMENT_WEIGHT}",
+            METHODS[name].quantizer,
+            _with(commitment_weight=COMMITMENT_WEIGHT, **options),
+            ours=True,
+        )
+        for name, options in (("ns_vq", {}), ("trans_vq_mlp", {"transform": "mlp"}))
+    },
+    **{
+        f"{name}_uncommitted": Method(
+            f"{METHODS[name].label}, β as ours",
+            METHODS[name].quantizer,
+            _committed_as_ours(METHODS[name].options),
+        )
+        for name in ("ema_replace", "ema_tuned", "sim_vq")
+    },
+}
+"""Below 64 dimensions our β is not that of the peers: each with the other's."""

@@ -3,7 +3,8 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from driftvq import NSVQ, Quantizer, ResidualVQ
+from driftvq import NSVQ, Quantizer, ResidualVQ, TransVQ, make_quantizer
+from driftvq.functional import nearest
 
 
 def cloud(n: int = 3000, seed: int = 0) -> torch.Tensor:
@@ -41,25 +42,43 @@ def test_comes_close_to_it_from_small_batches() -> None:
     assert inertia < 1.02 * KMeans(32, n_init=10, random_state=0).fit(x.numpy()).inertia_
 
 
+@pytest.mark.parametrize("name", ["ns_vq", "trans_vq"])
 @pytest.mark.parametrize("dim", [3, 64])
 @pytest.mark.parametrize("motion", ["shift", "expand", "rotate"])
-def test_every_code_stays_alive_throughout_a_drift(motion: str, dim: int) -> None:
+def test_every_code_is_in_use_throughout_a_drift(motion: str, dim: int, name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     skew = torch.randn(dim, dim, generator=generator) * 0.05 * dim**-0.5
     turn = torch.linalg.matrix_exp(skew - skew.t())
-    vq = NSVQ(dim=dim, codebook_size=128)
+    plane = torch.linalg.qr(torch.randn(dim, 3, generator=generator))[0]
+    x = torch.randn(8192, 3, generator=generator) @ plane.t()
+    vq = make_quantizer(name, dim=dim, codebook_size=128)
     scale, offset, rotation = 1.0, 0.0, torch.eye(dim)
-    x = torch.randn(4096, dim, generator=generator)
+    used = []
     for step in range(150):
-        batch = x[torch.randint(4096, (256,), generator=generator)]
         scale = scale * 1.01 if motion == "expand" else scale
         offset = offset + 0.02 if motion == "shift" else offset
         rotation = rotation @ turn if motion == "rotate" else rotation
-        vq((batch * scale + offset) @ rotation)
-        if step % 50 == 49:
-            used = vq.eval()((x * scale + offset) @ rotation).indices.unique().numel()
-            assert used >= 0.98 * 128
-            vq.train()
+        moved = (x * scale + offset) @ rotation
+        vq.train()(moved[torch.randint(len(x), (256,), generator=generator)])
+        if step % 5 == 4:
+            used.append(vq.eval()(moved).indices.unique().numel())
+    assert used == [128] * 30
+
+
+@pytest.mark.parametrize("make", [NSVQ, TransVQ])
+@pytest.mark.parametrize("dim", [3, 16, 64])
+def test_the_pull_on_a_latent_does_not_depend_on_the_dimension(dim: int, make: type[NSVQ | TransVQ]) -> None:
+    x, vq = torch.randn(100, dim, requires_grad=True), make(dim, 16).eval()
+    vq(x).loss.backward()
+    expected = 2 * 0.25 / 64 / 100 * (x - vq.codebook[nearest(x, vq.codebook)])
+    assert torch.allclose(x.grad, expected, rtol=1e-4)
+    assert make(512, 16, dim).commitment_weight == vq.commitment_weight
+
+
+def test_commitment_is_the_papers_from_64_dimensions_on_when_asked_for_and_where_codes_do_not_follow() -> None:
+    ours = [NSVQ(64, 16), TransVQ(256, 16), NSVQ(3, 16, commitment_weight=0.25), TransVQ(3, 16, commitment_weight=0.25)]
+    others = [NSVQ.paper(3, 16), NSVQ(3, 16, update="online"), TransVQ.paper(3, 16), TransVQ(3, 16, follow=False)]
+    assert [vq.commitment_weight for vq in (*ours, *others)] == [0.25] * 8
 
 
 def test_lost_codes_go_to_latents_that_are_badly_served() -> None:

@@ -29,6 +29,18 @@ FOLLOWED_SHARE = 0.25
 RELOCATED_SHARE = 0.125
 """At most this share of a batch's latents may each take over a lost code, per step."""
 
+COMMITMENT_WEIGHT, COMMITMENT_DIM = 0.25, 64
+"""The paper's β, and the dimension from which on it is the default."""
+
+
+def commitment_weight(dim: int) -> float:
+    """The default β of a codebook that follows the latents, ``0.25 · min(1, d/64)``.
+
+    The commitment loss is a mean over dimensions: with few of them a given β pulls a latent to its code the harder, and
+    flattens what the decoder does not use yet. Below 64 dimensions the pull on a latent stays that of 64.
+    """
+    return COMMITMENT_WEIGHT * min(1.0, dim / COMMITMENT_DIM)
+
 
 class Fitted(NamedTuple):
     """The drift of a batch, the sums it was fitted to, and each latent's squared distance from its code ``(n,)``."""

@@ -22,7 +22,7 @@ from driftvq.quantizers.base import Selection, in_range, one_of
 from driftvq.quantizers.codebook import TrainedCodebook, TrainedCodebookOptions
 from driftvq.quantizers.ema_vq import winner_moments
 from driftvq.quantizers.estimators import Modified
-from driftvq.quantizers.follow import Follower
+from driftvq.quantizers.follow import Follower, commitment_weight
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.sync import sum_over_processes
 
@@ -63,7 +63,8 @@ class NSVQ(TrainedCodebook):
         gain: factor of the softmax kernel.
         rate: ρ of the online update.
         mass_floor: ε of the online update: how much mass a code needs to follow at the full rate.
-        options: see :class:`driftvq.quantizers.codebook.TrainedCodebook`; here ``kmeans_init`` is on by default.
+        options: see :class:`driftvq.quantizers.codebook.TrainedCodebook`; here ``kmeans_init`` is on by default, and
+            with ``"follow"`` ``commitment_weight`` is :func:`driftvq.quantizers.follow.commitment_weight`.
 
     Attributes:
         bandwidth: the current bandwidth, part of the state dict.
@@ -93,6 +94,8 @@ class NSVQ(TrainedCodebook):
         self._check_options(update, kernel, relative, options)
         options.setdefault("kmeans_init", True)
         super().__init__(dim, codebook_size, codebook_dim, **options)
+        if update == "follow" and "commitment_weight" not in options:
+            self.commitment_weight = commitment_weight(self.codebook_dim)
         self.update, self.kernel, self.relative = update, kernel, relative
         self.bandwidth_decay = in_range("bandwidth_decay", bandwidth_decay, 0, 1)
         self.decay_every = int(in_range("decay_every", decay_every, 0, float("inf")))

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from driftvq.functional import masked_mse, nearest
 from driftvq.quantizers.base import one_of, positive_int
 from driftvq.quantizers.codebook import CodebookOptions
-from driftvq.quantizers.follow import Fitted, Follower
+from driftvq.quantizers.follow import Fitted, Follower, commitment_weight
 from driftvq.quantizers.pace import Pace, scale_free
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.transformed import TransformedCodebook
@@ -50,7 +50,8 @@ class TransVQ(TransformedCodebook):
         code_embedding: learn one more vector per code (attention only), as the published code does.
         follow: C lives, as above, instead of being frozen; None: it does if it starts from latents (``kmeans_init``)
             and is ``residual``.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; here ``kmeans_init`` is on by default.
+        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; here ``kmeans_init`` is on by default, and
+            with a living C ``commitment_weight`` is :func:`driftvq.quantizers.follow.commitment_weight`.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class TransVQ(TransformedCodebook):
         super().__init__(dim, codebook_size, codebook_dim, make_transform, **options)
         if follow is None:
             follow = residual and options["kmeans_init"]
+        if follow and "commitment_weight" not in options:
+            self.commitment_weight = commitment_weight(self.codebook_dim)
         self.follower = Follower(codebook_size, self.codebook_dim) if follow else None
         self.pace = Pace(codebook_size, self.codebook_dim) if follow else None
         self._started_now = False
