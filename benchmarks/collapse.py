@@ -102,6 +102,8 @@ def _commitment(data: str) -> Iterator[Cell]:
     for seed in range(SEEDS):
         for method in methods:
             yield Cell("commitment", method, data, code_dim=3, seed=seed)
+    for method in OURS:
+        yield Cell("commitment", f"{method}_committed", data, 8192, 3)
 
 
 def _photos(_: str) -> Iterator[Cell]:
