@@ -43,14 +43,15 @@ def test_comes_close_to_it_from_small_batches() -> None:
 
 
 @pytest.mark.parametrize("name", ["ns_vq", "trans_vq"])
-@pytest.mark.parametrize("dim", [3, 64])
+@pytest.mark.parametrize(("dim", "rank", "least"), [(3, 3, 128), (64, 3, 128), (64, 64, 122)])
 @pytest.mark.parametrize("motion", ["shift", "expand", "rotate"])
-def test_every_code_is_in_use_throughout_a_drift(motion: str, dim: int, name: str) -> None:
+def test_codes_are_in_use_throughout_a_drift(motion: str, dim: int, rank: int, least: int, name: str) -> None:
+    """All of them where the latents have three directions; a cloud with 64 equal ones may lose a few for a while."""
     generator = torch.Generator().manual_seed(0)
     skew = torch.randn(dim, dim, generator=generator) * 0.05 * dim**-0.5
     turn = torch.linalg.matrix_exp(skew - skew.t())
-    plane = torch.linalg.qr(torch.randn(dim, 3, generator=generator))[0]
-    x = torch.randn(8192, 3, generator=generator) @ plane.t()
+    directions = torch.linalg.qr(torch.randn(dim, rank, generator=generator))[0]
+    x = torch.randn(8192, rank, generator=generator) @ directions.t()
     vq = make_quantizer(name, dim=dim, codebook_size=128)
     scale, offset, rotation = 1.0, 0.0, torch.eye(dim)
     used = []
@@ -62,7 +63,7 @@ def test_every_code_is_in_use_throughout_a_drift(motion: str, dim: int, name: st
         vq.train()(moved[torch.randint(len(x), (256,), generator=generator)])
         if step % 5 == 4:
             used.append(vq.eval()(moved).indices.unique().numel())
-    assert used == [128] * 30
+    assert min(used) >= least
 
 
 @pytest.mark.parametrize("make", [NSVQ, TransVQ])
