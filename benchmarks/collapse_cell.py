@@ -110,21 +110,15 @@ class Kept:
 
 def build(cell: Cell, method: Method) -> VQVAE:
     """The model; encoder and decoder are made first, so that they start the same with every quantizer."""
-    name, preset = method.quantizer, None
-    if name.endswith("_paper"):
-        name, preset = name.removesuffix("_paper"), "paper"
-    model = VQVAE(
+    return VQVAE(
         ModelConfig(
             network="small",
-            quantizer=name,
-            preset=preset,
+            quantizer=method.quantizer,
             codebook_size=cell.codebook_size,
             code_dim=cell.code_dim,
             quantizer_options=method.options(cell),
         )
     )
-    method.change(model.quantizer)
-    return model
 
 
 def load_images(cell: Cell, split: str, folder: Path) -> Tensor:

@@ -1,16 +1,11 @@
 """The runs of collapse.py and the methods that take part in them, whole and with an ingredient taken away."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from driftvq.quantizers import NSVQ, TransVQ, follow
-from driftvq.quantizers.follow import COMMITMENT_WEIGHT, commitment_weight
+from driftvq.quantizers.codebooks.following import COMMITMENT_WEIGHT, PARTS, default_commitment
 
 PHOTOS = "photos"
 
@@ -57,18 +52,13 @@ class Cell:
         return self.batch_size * (self.size // 4) ** 2
 
 
-def _nothing(_: Any) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Method:
-    """A contestant: a quantizer, its options (some depend on the run), and what an ablation takes away from it."""
+    """A contestant: a quantizer, and its options, of which some depend on the run."""
 
     label: str
     quantizer: str
     options: Callable[[Cell], dict[str, Any]] = lambda _: {}
-    change: Callable[[Any], None] = _nothing
     ours: bool = False
 
 
@@ -81,47 +71,11 @@ def _replacing(threshold: Callable[[Cell], float]) -> Callable[[Cell], dict[str,
 
 
 def _committed_as_ours(options: Callable[[Cell], dict[str, Any]]) -> Callable[[Cell], dict[str, Any]]:
-    return lambda cell: {**options(cell), "commitment_weight": commitment_weight(cell.code_dim)}
+    return lambda cell: {**options(cell), "commitment_weight": default_commitment(cell.code_dim)}
 
 
-def _no_drift(quantizer: NSVQ) -> None:
-    quantizer.follower.drifted = lambda codes, drift: codes  # type: ignore[union-attr, method-assign]
-
-
-def _no_relocation(quantizer: NSVQ) -> None:
-    quantizer.follower._relocate_ = lambda codes, *_: codes  # type: ignore[union-attr, method-assign]
-
-
-def _winners_alone(quantizer: NSVQ) -> None:
-    _no_drift(quantizer)
-    _no_relocation(quantizer)
-
-
-def _full_drift(quantizer: NSVQ) -> None:
-    follower: Any = quantizer.follower
-    remember = follower._remember_
-
-    def remember_and_trust_(kept: Tensor, drift: Any, moments: Any) -> None:
-        remember(kept, drift, moments)
-        follower.gain.fill_(1)
-
-    follower._remember_ = remember_and_trust_
-
-
-def _short_memory(_: NSVQ) -> None:
-    follow.MEMORY_SHARE = 0.0
-
-
-def _no_gate(quantizer: TransVQ) -> None:
-    pace: Any = quantizer.pace
-    forward = pace.forward
-    pace.forward = lambda codes, transform, step: forward(codes, transform, torch.full_like(step, math.inf))
-
-
-def _closed_gate(quantizer: TransVQ) -> None:
-    pace: Any = quantizer.pace
-    forward = pace.forward
-    pace.forward = lambda codes, transform, step: forward(codes, transform, torch.zeros_like(step))
+def _without(*left_out: str, **options: Any) -> Callable[[Cell], dict[str, Any]]:
+    return _with(parts=[name for name in PARTS if name not in left_out], **options)
 
 
 METHODS = {
@@ -143,20 +97,15 @@ METHODS = {
     "ns_vq_paper": Method("NS-VQ, as printed", "ns_vq_paper"),
     "trans_vq_paper": Method("TransVQ, as printed", "trans_vq_paper"),
     "ns_vq_random": Method("NSVQ without the k-means start", "ns_vq", _with(kmeans_init=False)),
-    "ns_vq_no_drift": Method("NSVQ without the drift", "ns_vq", change=_no_drift),
-    "ns_vq_full_drift": Method("NSVQ, all of the fitted drift", "ns_vq", change=_full_drift),
-    "ns_vq_no_relocation": Method("NSVQ, lost codes stay lost", "ns_vq", change=_no_relocation),
-    "ns_vq_winners_alone": Method("NSVQ, winners alone move", "ns_vq", change=_winners_alone),
-    "ns_vq_short_memory": Method("NSVQ, memory does not grow", "ns_vq", change=_short_memory),
+    "ns_vq_no_drift": Method("NSVQ without the drift", "ns_vq", _without("drift")),
+    "ns_vq_no_relocation": Method("NSVQ, lost codes stay lost", "ns_vq", _without("relocation")),
+    "ns_vq_winners_alone": Method("NSVQ, winners alone move", "ns_vq", _without("drift", "relocation")),
+    "ns_vq_no_winners": Method("NSVQ, winners stay", "ns_vq", _without("winners")),
     "trans_vq_mlp_random": Method(
-        "TransVQ, MLP without the k-means start", "trans_vq", _with(transform="mlp", kmeans_init=False, follow=True)
+        "TransVQ, MLP without the k-means start", "trans_vq", _with(transform="mlp", kmeans_init=False)
     ),
-    "trans_vq_mlp_no_follower": Method(
-        "TransVQ, MLP, φ alone moves the codes", "trans_vq", _with(transform="mlp", follow=False)
-    ),
-    "trans_vq_mlp_no_gate": Method("TransVQ, MLP, φ unbounded", "trans_vq", _with(transform="mlp"), change=_no_gate),
-    "trans_vq_mlp_no_phi": Method(
-        "TransVQ, MLP, φ stands still", "trans_vq", _with(transform="mlp"), change=_closed_gate
+    "trans_vq_mlp_no_relocation": Method(
+        "TransVQ, MLP, lost codes stay lost", "trans_vq", _without("relocation", transform="mlp")
     ),
     **{
         f"{name}_{estimator}": Method(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from driftvq.functional import count_codes, perplexity
 from driftvq.quantizers import EMAVQ, VQ, FactorizedVQ, Quantizer, SimVQ
-from driftvq.quantizers.codebook import TrainedCodebookOptions
+from driftvq.quantizers.codebook import CodebookOptions
 
 PROJECTION_KEYS = ("project_in.weight", "project_in.bias", "project_out.weight", "project_out.bias")
 
@@ -87,14 +87,14 @@ def as_taming(vq: Quantizer) -> TamingQuantizer:
 
 
 def from_taming(
-    state_dict: Mapping[str, Tensor], prefix: str | None = None, **options: Unpack[TrainedCodebookOptions]
+    state_dict: Mapping[str, Tensor], prefix: str | None = None, **options: Unpack[CodebookOptions]
 ) -> VQ:
     """The quantizer of a taming, latent-diffusion or diffusers state dict, with ``channel_first=True``.
 
     Args:
         state_dict: of the quantizer, or of a whole model.
         prefix: what stands before ``embedding.weight``, e.g. ``"quantize."``; None: wherever it is, if in one place.
-        options: see :class:`driftvq.quantizers.codebook.TrainedCodebook`; a state dict holds none of them.
+        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; a state dict holds none of them.
     """
     name = "embedding.weight"
     if prefix is None:
@@ -106,7 +106,7 @@ def from_taming(
     _check_keys(state, {name}, {name})
     codebook_size, dim = state[name].shape
     options.setdefault("channel_first", True)
-    return _load_(VQ(dim, codebook_size, **options), {"codes": state[name]})
+    return _load_(VQ(dim, codebook_size, **options), {"book.codes": state[name]})
 
 
 def from_vector_quantize_pytorch(
@@ -142,9 +142,9 @@ def from_vector_quantize_pytorch(
         shapes = {key: tuple(state_dict[key].shape) for key in ("project_in.weight", "_codebook.embed")}
         raise ValueError(f"several heads cannot be loaded, got {shapes}")
     cls = FactorizedVQ if use_cosine_sim else VQ if learnable_codebook else EMAVQ
-    tensors = {key: state_dict[key] for key in projections} | {"codes": codes_kd}
+    tensors = {key: state_dict[key] for key in projections} | {"book.codes": codes_kd}
     if cls is EMAVQ:
-        tensors |= {"cluster_size": size_k, "cluster_sum": sum_kd}
+        tensors |= {"book.cluster_size": size_k, "book.cluster_sum": sum_kd}
     started = bool(state_dict["_codebook.initted"])
     return _load_(cls(dim, codebook_size, codebook_dim, **options), tensors, started)
 
@@ -159,7 +159,7 @@ def _from_sim_vq(state_dict: Mapping[str, Tensor], **options: Any) -> SimVQ:
             f"code_transform.weight must be square and fit frozen_codebook {tuple(base_kd.shape)}, "
             f"got {tuple(weight_dd.shape)}"
         )
-    return _load_(SimVQ(dim, codebook_size, **options), {"base_codebook": base_kd, "transform.weight": weight_dd})
+    return _load_(SimVQ(dim, codebook_size, **options), {"book.base": base_kd, "book.transform.weight": weight_dd})
 
 
 def _load_(quantizer: Loaded, tensors: dict[str, Tensor], started: bool = True) -> Loaded:

@@ -1,11 +1,11 @@
-"""Every registered quantizer, its presets, and the options worth a run through the whole contract."""
+"""Every registered quantizer, and the options worth a run through the whole contract."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from driftvq import PRESETS, QUANTIZERS, Quantizer, make_quantizer
+from driftvq import QUANTIZERS, Quantizer, make_quantizer
 
 DIM, SIZE = 12, 64
 
@@ -23,17 +23,17 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "factorized_vq": [{"codebook_dim": DIM}, {"kmeans_init": True}, {"estimator": "rotation"}],
     "sim_vq": [{"estimator": "rotation"}, {"codebook_dim": 4}],
     "ns_vq": [
-        {"update": "online"},
-        {"update": "online", "kernel": "gaussian"},
-        {"update": "online", "kernel": "rank", "bandwidth": 2.0, "relative": False},
-        {"update": "online", "estimator": "gumbel"},
-        {"update": "gradient"},
         {"estimator": "rotation"},
         {"estimator": "modified"},
         {"estimator": "gumbel"},
         {"codebook_dim": 4},
-        {"update": "online", "decay_every": 2, "bandwidth_decay": 0.5},
+        {"parts": ("winners", "relocation")},
+        {"parts": ("drift", "winners")},
+        {"parts": ("drift", "relocation")},
     ],
+    "ns_vq_paper": [{"estimator": "rotation"}, {"decay_every": 2}],
+    "ns_vq_delta_e": [{"codebook_dim": 4}],
+    "trans_vq_paper": [{"transform": "mlp"}, {"transform": "mlp", "residual": True}],
     "trans_vq": [
         {"transform": "mlp"},
         {"estimator": "rotation"},
@@ -56,7 +56,6 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 @dataclass(frozen=True)
 class Case:
     name: str
-    preset: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -66,7 +65,7 @@ class Case:
     def make(self, **more: Any) -> Quantizer:
         torch.manual_seed(0)
         arguments = {"dim": DIM, "codebook_size": SIZE, **self.options, **more}
-        return make_quantizer(self.name, preset=self.preset, **arguments)
+        return make_quantizer(self.name, **arguments)
 
     def latents(self, batch: int = 4, positions: int = 32, seed: int = 1) -> torch.Tensor:
         generator = torch.Generator().manual_seed(seed)
@@ -74,14 +73,13 @@ class Case:
 
     def __str__(self) -> str:
         options = ",".join(f"{key}={value}" for key, value in self.options.items())
-        return "-".join(part for part in (self.name, self.preset, options) if part)
+        return "-".join(part for part in (self.name, options) if part)
 
 
 DEFAULTS = [Case(name) for name in QUANTIZERS]
 CASES = [
     *DEFAULTS,
-    *(Case(name, preset) for name, presets in PRESETS.items() for preset in presets),
-    *(Case(name, None, options) for name, variants in VARIANTS.items() for options in variants),
+    *(Case(name, options) for name, variants in VARIANTS.items() for options in variants),
 ]
 
 

@@ -302,7 +302,7 @@ def test_double_precision(case: Case) -> None:
     (quantized.square().mean() + loss).backward()
 
 
-COMPILED = [case for case in CASES if not case.options or {"estimator", "transform", "update"} & case.options.keys()]
+COMPILED = [case for case in CASES if not case.options or {"estimator", "transform", "parts"} & case.options.keys()]
 
 
 @pytest.mark.parametrize("case", COMPILED, ids=str)
@@ -341,8 +341,7 @@ def _draws_random_numbers(case: Case) -> bool:
 TRAINED_BY_GRADIENT = [
     case
     for case in CASES
-    if case.name in ("vq", "factorized_vq", "sim_vq", "trans_vq", "fsq", "lfq")
-    or (case.name == "ns_vq" and case.preset == "delta_e")
+    if case.name in ("vq", "factorized_vq", "sim_vq", "trans_vq_paper", "trans_vq_published", "ns_vq_delta_e", "fsq", "lfq")
 ]
 
 

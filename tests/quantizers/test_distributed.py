@@ -11,7 +11,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from driftvq import EMAVQ, LFQ, NSVQ, QUANTIZERS, VQ, Modified, SimVQ, TransVQ, make_quantizer
-from driftvq.quantizers.sync import (
+from driftvq.quantizers.distributed import (
     from_first_process,
     gather_rows,
     row_counts,

@@ -32,7 +32,7 @@ LOCK_FILE = ".lock"
 LOCK_SECONDS = 30.0
 """How long to wait for cells that an engine left behind: they save a checkpoint and end."""
 
-PER_CELL = ("quantizer", "preset", "quantizer_options", "seed", "out")
+PER_CELL = ("quantizer", "quantizer_options", "seed", "out")
 
 
 def find_folder(request: Request, out: Path | None, resume: bool) -> Path:

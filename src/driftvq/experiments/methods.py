@@ -33,8 +33,8 @@ class Method:
         return self.afterwards is not None or self.settings["quantizer"] != "none"
 
 
-def _quantizer(name: str, preset: str | None = None, **options: Any) -> dict[str, Any]:
-    return {"quantizer": name, "preset": preset, "quantizer_options": options}
+def _quantizer(name: str, **options: Any) -> dict[str, Any]:
+    return {"quantizer": name, "quantizer_options": options}
 
 
 DEAD_BELOW = 0.05
@@ -55,22 +55,22 @@ METHODS = {
         Method("vqgan_fc", "VQGAN-FC", "peer", _quantizer("factorized_vq")),
         Method("sim_vq", "SimVQ", "peer", _quantizer("sim_vq")),
         Method("fsq", "FSQ", "peer", _quantizer("fsq")),
-        Method("ns_vq_paper", "NS-VQ, as printed", "paper", _quantizer("ns_vq", "paper"), decays_per_epoch=True),
+        Method("ns_vq_paper", "NS-VQ, as printed", "paper", _quantizer("ns_vq_paper"), decays_per_epoch=True),
         Method(
             "ns_vq_published",
             "NS-VQ, authors' code",
             "paper",
-            _quantizer("ns_vq", "published"),
+            _quantizer("ns_vq_published"),
             decays_per_epoch=True,
         ),
         Method(
-            "ns_vq_delta_e", "NS-VQ, ΔE (Suppl. 10)", "paper", _quantizer("ns_vq", "delta_e"), decays_per_epoch=True
+            "ns_vq_delta_e", "NS-VQ, ΔE (Suppl. 10)", "paper", _quantizer("ns_vq_delta_e"), decays_per_epoch=True
         ),
-        Method("trans_vq_paper", "TransVQ, as printed", "paper", _quantizer("trans_vq", "paper")),
+        Method("trans_vq_paper", "TransVQ, as printed", "paper", _quantizer("trans_vq_paper")),
         Method(
-            "trans_vq_mlp_paper", "TransVQ-MLP, as printed", "paper", _quantizer("trans_vq", "paper", transform="mlp")
+            "trans_vq_mlp_paper", "TransVQ-MLP, as printed", "paper", _quantizer("trans_vq_paper", transform="mlp")
         ),
-        Method("trans_vq_published", "TransVQ, authors' code", "paper", _quantizer("trans_vq", "published")),
+        Method("trans_vq_published", "TransVQ, authors' code", "paper", _quantizer("trans_vq_published")),
         Method("ns_vq", "NS-VQ (driftvq)", "ours", _quantizer("ns_vq")),
         Method("trans_vq", "TransVQ (driftvq)", "ours", _quantizer("trans_vq")),
         Method("trans_vq_mlp", "TransVQ-MLP (driftvq)", "ours", _quantizer("trans_vq", transform="mlp")),

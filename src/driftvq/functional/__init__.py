@@ -1,18 +1,11 @@
 """Pure tensor functions: no module, no state, no logging."""
 
-from driftvq.functional.drift import Drift, DriftMoments, drift_moments, drift_persistence, fit_drift
+from driftvq.functional.drift import Drift, DriftMoments, drift_moments, fit_drift
 from driftvq.functional.estimators import modified_straight_through, rotate, spread_gradient, straight_through
-from driftvq.functional.kernels import (
-    KERNELS,
-    Kernel,
-    gaussian_weights,
-    kernel_transfer,
-    kernel_weights,
-    rank_weights,
-    softmax_weights,
-)
+from driftvq.functional.field import field_agreement, field_moments, fit_field
+from driftvq.functional.kernels import KERNELS, Kernel, kernel_transfer
 from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
-from driftvq.functional.losses import kernel_codebook_loss, kernel_moments, masked_mse, orthogonal_loss
+from driftvq.functional.losses import kernel_codebook_loss, masked_mse, orthogonal_loss
 from driftvq.functional.sampling import seeded_gumbel
 from driftvq.functional.search import METRICS, Metric, highest_logit, nearest
 from driftvq.functional.soft import gumbel_softmax, soft_usage
@@ -30,15 +23,14 @@ __all__ = [
     "count_codes",
     "dead_codes",
     "drift_moments",
-    "drift_persistence",
+    "field_agreement",
+    "field_moments",
     "fit_drift",
-    "gaussian_weights",
+    "fit_field",
     "gumbel_softmax",
     "highest_logit",
     "kernel_codebook_loss",
-    "kernel_moments",
     "kernel_transfer",
-    "kernel_weights",
     "kmeans",
     "kmeans_plus_plus",
     "masked_mse",
@@ -46,11 +38,9 @@ __all__ = [
     "nearest",
     "orthogonal_loss",
     "perplexity",
-    "rank_weights",
     "rotate",
     "seeded_gumbel",
     "soft_usage",
-    "softmax_weights",
     "spread_gradient",
     "straight_through",
     "usage",

@@ -83,22 +83,6 @@ def fit_drift(moments: DriftMoments) -> Drift:
     return Drift(origin, shift, linear_dd, signal, torch.stack([noise, noise * usable_d.sum()]))
 
 
-def drift_persistence(shift: Tensor, linear: Tensor, now: DriftMoments) -> Tensor:
-    """How far an earlier drift goes, and how far these latents lie in its direction, ``(2, 2)``.
-
-    For the shift and the linear part: the mean square of the earlier drift at the latents' codes, and the mean product
-    of the earlier drift with their displacements. The errors of two batches are independent, so the product is free of
-    them, however the latents of one batch depend on each other.
-    """
-    _, shift_now, spread_dd, joint_dd = _means_and_covariances(now)
-    return torch.stack(
-        [
-            torch.stack([shift.square().sum(), (linear * (spread_dd @ linear)).sum()]),
-            torch.stack([(shift * shift_now).sum(), (linear * joint_dd).sum()]),
-        ]
-    )
-
-
 def _means_and_covariances(moments: DriftMoments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean code and displacement ``(d,)``, covariance of the codes and of codes with displacements ``(d, d)``."""
     count = moments.latents.clamp(min=1)

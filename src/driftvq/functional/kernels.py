@@ -11,46 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional.blocks import block_rows, row_blocks
-from driftvq.functional.search import nearest
 
-Kernel = Literal["gaussian", "softmax", "rank"]
-KERNELS: tuple[Kernel, ...] = ("gaussian", "softmax", "rank")
-
-RANK_CUTOFF = 1e-4
-"""Rank weights below this are taken as zero, so that only the nearest codes need sorting."""
-
-RANK_ELEMENTS = 2**22
-"""Sorting is dear: above this many distances the rank kernel is estimated from a random part of the batch."""
-
-
-def gaussian_weights(sq_dist_bk: Tensor, bandwidth: Tensor) -> Tensor:
-    """``w_k = exp(-|x - c_k|² / 2σ²)`` with ``bandwidth`` = 2σ² (Eq. 14)."""
-    return sq_dist_bk.div(-bandwidth).exp_()
-
-
-def softmax_weights(sq_dist_bk: Tensor, bandwidth: Tensor, gain: float = 1.0) -> Tensor:
-    """``w_k = min(1, gain · softmax_k(-|x - c_k|² / bandwidth))``; the published code has gain 0.01·K."""
-    return sq_dist_bk.div(-bandwidth).softmax(dim=1).mul_(gain).clamp_(max=1)
-
-
-def rank_weights(sq_dist_bk: Tensor, bandwidth: Tensor) -> Tensor:
-    """``w_k = exp(-rank_k / bandwidth)``, rank 0 the nearest code: the neural-gas kernel, free of any scale."""
-    codes = sq_dist_bk.shape[1]
-    near = min(codes, 1 + math.ceil(-math.log(RANK_CUTOFF) * float(bandwidth)))
-    order_bn = sq_dist_bk.topk(near, dim=1, largest=False).indices
-    by_rank_n = torch.arange(near, device=order_bn.device).to(sq_dist_bk.dtype).div_(-bandwidth).exp_()
-    return torch.zeros_like(sq_dist_bk).scatter_(1, order_bn, by_rank_n.expand_as(order_bn))
-
-
-def kernel_weights(kernel: Kernel, sq_dist_bk: Tensor, bandwidth: Tensor, gain: float = 1.0) -> Tensor:
-    """Weights of every code for every latent of a block, by the name of the kernel."""
-    if kernel == "gaussian":
-        return gaussian_weights(sq_dist_bk, bandwidth)
-    if kernel == "softmax":
-        return softmax_weights(sq_dist_bk, bandwidth, gain)
-    if kernel == "rank":
-        return rank_weights(sq_dist_bk, bandwidth)
-    raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+Kernel = Literal["gaussian", "softmax"]
+KERNELS: tuple[Kernel, ...] = ("gaussian", "softmax")
 
 
 def kernel_transfer(
@@ -58,7 +21,10 @@ def kernel_transfer(
 ) -> tuple[Tensor, Tensor]:
     """Carry values from latents to the codes that were *not* selected: ``out_k = Σ_{i: k ≠ win(i)} w_ik · values_i``.
 
-    The one primitive behind NS-VQ: with values ``[x, 1]`` it yields the kernel-weighted sums and masses of its codebook
+    ``w_ik = exp(-|x_i - c_k|² / b)`` (Gaussian, b = 2σ², Eq. 14), or ``min(1, gain · softmax_k(-|x_i - c_k|² / b))``
+    (softmax; the published code has gain 0.01·K).
+
+    The one primitive behind NS-VQ's literal forms: with values ``[x, 1]`` it yields the kernel-weighted sums and masses of its codebook
     update, with values the decoder's gradient it yields the ΔE variant. Distances, winners and weights live for one
     block of latents; two matmuls do the work.
 
@@ -66,8 +32,8 @@ def kernel_transfer(
         x_nd: latents ``(n, d)``.
         codebook_kd: codes ``(k, d)``.
         values_nv: what each latent carries ``(n, v)``.
-        kernel: ``"gaussian"``, ``"softmax"`` or ``"rank"``.
-        bandwidth: scalar tensor: 2σ², the softmax temperature or the rank decay.
+        kernel: ``"gaussian"`` or ``"softmax"``.
+        bandwidth: b, a scalar tensor.
         gain: factor of the softmax kernel.
 
     Returns:
@@ -89,8 +55,6 @@ def _kernel_transfer_op(
     # Distances do not change when the origin moves; their rounding error does, with the square of the offset.
     origin_d = codebook_kd.mean(dim=0)
     x_nd, codebook_kd = x_nd - origin_d, codebook_kd - origin_d
-    if kernel == "rank":
-        return nearest(x_nd, codebook_kd), _transfer_by_rank(x_nd, codebook_kd, values_nv, bandwidth, transferred_kv)
     scaled_nv, lifted_kv = _lift(x_nd, codebook_kd, bandwidth)
     indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
     # Exponentials below the smallest normal number would slow everything down several times.
@@ -124,19 +88,3 @@ def _lift(x_nd: Tensor, codebook_kd: Tensor, bandwidth: Tensor) -> tuple[Tensor,
     squares_n1, squares_k1 = (t.square().sum(dim=1, keepdim=True) for t in (x_nd, codebook_kd))
     scaled_nv = torch.cat([2 * x_nd, -squares_n1, -torch.ones_like(squares_n1)], dim=1) / bandwidth
     return scaled_nv, torch.cat([codebook_kd, torch.ones_like(squares_k1), squares_k1], dim=1)
-
-
-def _transfer_by_rank(
-    x_nd: Tensor, codebook_kd: Tensor, values_nv: Tensor, bandwidth: Tensor, out_kv: Tensor
-) -> Tensor:
-    latents, most = len(x_nd), max(1, RANK_ELEMENTS // len(codebook_kd))
-    if latents > most:
-        # Not every n-th: that would line up with the rows of an image.
-        part = torch.randperm(latents, generator=torch.Generator().manual_seed(0))[:most].to(x_nd.device)
-        x_nd, values_nv = x_nd[part], values_nv[part] * (latents / most)
-    for rows in row_blocks(len(x_nd), 4 * len(codebook_kd), x_nd.device):  # sorting needs room for distances and order
-        dist_bk = torch.cdist(x_nd[rows], codebook_kd)  # ranks as their squares do
-        weights_bk = rank_weights(dist_bk, bandwidth)
-        weights_bk.scatter_(1, dist_bk.argmin(dim=1, keepdim=True), 0)
-        out_kv.addmm_(weights_bk.t(), values_nv[rows])
-    return out_kv

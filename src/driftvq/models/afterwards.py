@@ -51,7 +51,7 @@ def quantize_afterwards(
         quantized = VQVAE(config)
     quantized.encoder, quantized.decoder = copy.deepcopy(model.encoder), copy.deepcopy(model.decoder)
     assert isinstance(quantized.quantizer, VQ)
-    quantized.quantizer._set_codebook_(codebook_kd)
+    quantized.quantizer.set_codebook_(codebook_kd)
     quantized.quantizer.to(latents_nd.device)
     return quantized.eval()
 

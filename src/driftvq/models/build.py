@@ -6,7 +6,7 @@ from typing import Any
 
 from driftvq.models.config import NO_QUANTIZER, RESERVED, ModelConfig
 from driftvq.names import check_name
-from driftvq.quantizers import PRESETS, QUANTIZERS, Quantizer, make_quantizer
+from driftvq.quantizers import QUANTIZERS, Quantizer, make_quantizer
 from driftvq.quantizers.composite import CompositeQuantizer
 
 
@@ -15,15 +15,12 @@ def build_quantizer(config: ModelConfig) -> Quantizer | None:
     if config.quantizer == NO_QUANTIZER:
         return None
     check_name("quantizer", config.quantizer, (*QUANTIZERS, NO_QUANTIZER))
-    if config.preset is not None:
-        check_name(f"preset of {config.quantizer}", config.preset, PRESETS[config.quantizer])
     known = option_names(config.quantizer, config.quantizer_options)
     for name in config.quantizer_options:
         check_name(f"key in quantizer_options for {config.quantizer!r}", name, known)
     try:
         return make_quantizer(
             config.quantizer,
-            preset=config.preset,
             dim=config.code_dim,
             codebook_size=config.codebook_size,
             channel_first=True,
@@ -32,7 +29,7 @@ def build_quantizer(config: ModelConfig) -> Quantizer | None:
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"quantizer {config.quantizer!r} cannot be made with code_dim {config.code_dim}, codebook_size "
-            f"{config.codebook_size}, preset {config.preset!r}, quantizer_options {config.quantizer_options!r}: {error}"
+            f"{config.codebook_size}, quantizer_options {config.quantizer_options!r}: {error}"
         ) from error
 
 

@@ -13,7 +13,6 @@ NO_QUANTIZER = "none"
 RESERVED = {
     "dim": "code_dim",
     "codebook_size": "codebook_size",
-    "preset": "preset",
     "channel_first": None,
 }
 """Arguments of a quantizer that the config sets by a field of its own, or that a model fixes."""
@@ -26,7 +25,6 @@ class ModelConfig:
     Args:
         network: encoder and decoder, one of :data:`driftvq.models.NETWORKS`.
         quantizer: one of :data:`driftvq.QUANTIZERS`, or ``"none"`` for a plain autoencoder.
-        preset: a named form of the quantizer, e.g. ``"paper"``; its defaults when None.
         codebook_size: number of codes, K.
         code_dim: channels of the latents, D.
         quantizer_options: further arguments of the quantizer, plain values alone so that they can be saved.
@@ -34,7 +32,6 @@ class ModelConfig:
 
     network: str = "small"
     quantizer: str = "ns_vq"
-    preset: str | None = None
     codebook_size: int = 1024
     code_dim: int = 64
     quantizer_options: Mapping[str, Any] = field(default_factory=dict)
@@ -42,16 +39,11 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in ("network", "quantizer"):
             _check_text(name, getattr(self, name))
-        if self.preset is not None:
-            _check_text("preset", self.preset)
         for name in ("codebook_size", "code_dim"):
             _check_count(name, getattr(self, name))
         object.__setattr__(self, "quantizer_options", _plain_options(self.quantizer_options))
-        if self.quantizer == NO_QUANTIZER and (self.preset is not None or self.quantizer_options):
-            raise ValueError(
-                "quantizer 'none' takes no preset and no quantizer_options, "
-                f"got {self.preset!r} and {self.quantizer_options!r}"
-            )
+        if self.quantizer == NO_QUANTIZER and self.quantizer_options:
+            raise ValueError(f"quantizer 'none' takes no quantizer_options, got {self.quantizer_options!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, a copy that may be changed."""

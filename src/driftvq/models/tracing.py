@@ -11,7 +11,7 @@ from torch.export import Dim, ExportedProgram
 
 from driftvq.models.vqvae import VQVAE
 from driftvq.quantizers import FSQ, Quantizer
-from driftvq.quantizers.transformed import TransformedCodebook
+from driftvq.quantizers.codebooks.transformed import TransformedCodes
 
 TRACED_BATCH, TRACED_GRID = 2, (5, 6)
 """The example that is traced. No two numbers are equal, so that none is taken for another."""
@@ -77,8 +77,8 @@ def evaluation_copy(model: VQVAE) -> VQVAE:
         raise ValueError("a plain autoencoder (quantizer 'none') has no indices to export")
     fixed = copy.deepcopy(model).to("cpu", torch.float32).eval().requires_grad_(False)
     for module in list(fixed.modules()):
-        if isinstance(module, TransformedCodebook):
-            _fix_(module, "_transformed")
+        if isinstance(module, TransformedCodes):
+            _fix_(module, "transformed")
             module.transform = nn.Identity()
         elif isinstance(module, FSQ):
             _fix_(module, "_basis")  # a cumulative product, which ONNX does not know

@@ -9,10 +9,15 @@ from driftvq.quantizers.grouped_vq import GroupedVQ
 from driftvq.quantizers.gumbel_vq import GumbelVQ
 from driftvq.quantizers.lfq import LFQ
 from driftvq.quantizers.ns_vq import NSVQ
-from driftvq.quantizers.registry import PRESETS, QUANTIZERS, make_quantizer, register
+from driftvq.quantizers.ns_vq_delta_e import NSVQDeltaE
+from driftvq.quantizers.ns_vq_paper import NSVQPaper
+from driftvq.quantizers.ns_vq_published import NSVQPublished
+from driftvq.quantizers.registry import QUANTIZERS, make_quantizer, register
 from driftvq.quantizers.residual_vq import ResidualVQ
 from driftvq.quantizers.sim_vq import SimVQ
 from driftvq.quantizers.trans_vq import TransVQ
+from driftvq.quantizers.trans_vq_paper import TransVQPaper
+from driftvq.quantizers.trans_vq_published import TransVQPublished
 from driftvq.quantizers.vq import VQ
 
 __all__ = [
@@ -21,7 +26,6 @@ __all__ = [
     "FSQ",
     "LFQ",
     "NSVQ",
-    "PRESETS",
     "QUANTIZERS",
     "VQ",
     "Estimator",
@@ -30,6 +34,9 @@ __all__ = [
     "Gumbel",
     "GumbelVQ",
     "Modified",
+    "NSVQDeltaE",
+    "NSVQPaper",
+    "NSVQPublished",
     "Quantizer",
     "QuantizerOutput",
     "ResidualVQ",
@@ -37,6 +44,8 @@ __all__ = [
     "SimVQ",
     "StraightThrough",
     "TransVQ",
+    "TransVQPaper",
+    "TransVQPublished",
     "make_quantizer",
     "register",
 ]

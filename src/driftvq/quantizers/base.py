@@ -4,13 +4,15 @@ Shape suffixes: n latents (all positions of the batch), d dimensions, q indices 
 """
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from driftvq.functional import count_codes
-from driftvq.quantizers.sync import from_first_process, sum_over_processes, world_size
+from driftvq.quantizers.arguments import positive_int
+from driftvq.quantizers.codebooks.base import Lesson
+from driftvq.quantizers.distributed import from_first_process, sum_over_processes, world_size
 
 
 class QuantizerOutput(NamedTuple):
@@ -50,6 +52,8 @@ class Quantizer(nn.Module):
         step: int64, training steps so far.
     """
 
+    training_state: ClassVar[tuple[str, ...]] = ("code_age", "step")
+    """Buffers that say how training goes on and change nothing in evaluation."""
     code_age: Tensor
     step: Tensor
     indices_per_position = 0
@@ -92,7 +96,7 @@ class Quantizer(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             (quantized_nd, indices, loss, winners), z_nd = self._run(x_nd, valid_n)
             if self.training:
-                self._learn_(z_nd.detach(), winners, valid_n)
+                self._learn_(self._lesson(z_nd, winners, valid_n))
         quantized = self._unflatten(quantized_nd.to(x.dtype), shape)
         return QuantizerOutput(quantized, indices.reshape(*shape, *indices.shape[1:]), loss)
 
@@ -145,11 +149,16 @@ class Quantizer(nn.Module):
             indices = torch.where(valid_n if indices.ndim == 1 else valid_n[:, None], indices, -1)
         return Selection(quantized_nd, indices, loss, winners), z_nd
 
+    def _lesson(self, z_nd: Tensor, winners: Tensor, valid_n: Tensor | None) -> Lesson:
+        """What a training step shows; a quantizer learns from it once per step."""
+        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        return Lesson(z_nd.detach(), winners, weight_n, self.step)
+
     @torch.no_grad()
-    def _learn_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
-        """What a training step changes by itself, once per step: here the age of the codes."""
+    def _learn_(self, lesson: Lesson) -> None:
+        """What a training step changes by itself: here the age of the codes."""
         self.step += 1
-        counted = winners_n if valid_n is None else torch.where(valid_n, winners_n, -1)
+        counted = torch.where(lesson.weight > 0, lesson.winners, -1)
         (counts,) = sum_over_processes(count_codes(counted, self.codebook_size))
         self.code_age.copy_(torch.where(counts > 0, 0, self.code_age + 1))
 
@@ -203,27 +212,6 @@ def _any_valid(indices: Tensor) -> Tensor:
     """Which positions have a code, ``(n, 1)``."""
     rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
     return (rows >= 0).any(dim=1, keepdim=True)
-
-
-def positive_int(name: str, value: object) -> int:
-    """The value, if it is a whole number of at least 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return value
-
-
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    """The value, if it is one of those allowed."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
-    return value
-
-
-def in_range(name: str, value: float, low: float, high: float) -> float:
-    """The value, if it lies between ``low`` and ``high``, both allowed."""
-    if not low <= value <= high:
-        raise ValueError(f"{name} must lie between {low} and {high}, got {value!r}")
-    return value
 
 
 def check_finite(x: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What the quantizers with an explicit codebook share: matching, estimator, losses, k-means start, restart.
+"""What the quantizers with an explicit codebook share: matching, estimator, commitment, k-means start, growth.
 
 Shape suffixes: n latents, k codes, d dimensions.
 """
@@ -7,15 +7,16 @@ from typing import ClassVar, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from driftvq.functional import Metric, masked_mse, nearest, orthogonal_loss, straight_through
-from driftvq.quantizers.base import Quantizer, Selection, in_range, positive_int
+from driftvq.functional import Metric, masked_mse, straight_through
+from driftvq.quantizers.arguments import in_range, positive_int
+from driftvq.quantizers.base import Quantizer, Selection
+from driftvq.quantizers.codebooks.base import Codebook, Lesson
+from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
+from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.estimators import Estimator, make_estimator
-from driftvq.quantizers.growth import Rule, between, copied, grow_rows_, halved, split_busiest
-from driftvq.quantizers.start import KMeansStart
-from driftvq.quantizers.sync import row_counts, sample_rows
 
 
 class CodebookOptions(TypedDict, total=False):
@@ -29,17 +30,13 @@ class CodebookOptions(TypedDict, total=False):
     channel_first: bool
 
 
-class TrainedCodebookOptions(CodebookOptions, total=False):
-    """The options of :class:`TrainedCodebook`."""
-
-    orthogonal_weight: float
-    restart_after: int
-
-
 class CodebookQuantizer(Quantizer):
-    """Base of the quantizers that search a codebook of K codes for the one nearest to each latent.
+    """A quantizer that has a codebook, in which the code nearest to each latent is found, and an estimator.
 
-    ``loss = codebook term + β · mse(z, sg c) [+ orthogonal term]``; which codebook term, is the method's choice.
+    ``loss = codebook's term + β · mse(z, sg c)``
+
+    What holds the codes and what moves them is the codebook's affair (:mod:`driftvq.quantizers.codebooks`); a method
+    gives it to :meth:`_own`.
 
     Args:
         dim, codebook_size, codebook_dim, channel_first: see :class:`Quantizer`.
@@ -49,11 +46,16 @@ class CodebookQuantizer(Quantizer):
         kmeans_init: start from k-means of the first latents seen in training.
         kmeans_iters: iterations of that k-means.
         freeze_codebook: never move a code; may be set later.
+
+    Attributes:
+        book: the codebook.
+        start: its k-means start.
     """
 
-    metric: Metric = "l2"
+    metric: ClassVar[Metric] = "l2"
     rows_per_code: ClassVar[dict[str, Rule]] = {"code_age": copied}
-    """Parameters and buffers with a row per code, and how each grows with the codebook."""
+    """Buffers with a row per code, and how each grows with the codebook."""
+    book: Codebook
 
     def __init__(
         self,
@@ -80,6 +82,23 @@ class CodebookQuantizer(Quantizer):
         )
         self._frozen = freeze_codebook
 
+    def _own(self, book: Codebook) -> None:
+        """Take this codebook."""
+        self.book = book
+        book.freeze_(self._frozen)
+
+    @property
+    def codebook(self) -> Tensor:
+        return self.book()
+
+    def set_codebook_(self, codes_kd: Tensor) -> None:
+        """Take over a whole codebook ``(codebook_size, codebook_dim)``; a k-means start that waits is off."""
+        expected = (self.codebook_size, self.codebook_dim)
+        if tuple(codes_kd.shape) != expected:
+            raise ValueError(f"the codebook must have shape {expected}, got {tuple(codes_kd.shape)}")
+        self.book.set_(codes_kd)
+        self.start.finish_()
+
     @property
     def freeze_codebook(self) -> bool:
         """While True no code moves, by gradient or by statistics."""
@@ -88,7 +107,10 @@ class CodebookQuantizer(Quantizer):
     @freeze_codebook.setter
     def freeze_codebook(self, frozen: bool) -> None:
         self._frozen = frozen
-        self._apply_freeze_()
+        self.book.freeze_(frozen)
+
+    def readings(self) -> dict[str, float]:
+        return self.book.readings()
 
     @torch.no_grad()
     def grow_(self, new_size: int, optimizer: Optimizer | None = None) -> None:
@@ -102,7 +124,9 @@ class CodebookQuantizer(Quantizer):
             optimizer: the one that trains the codebook, if one does: what it knows about the codes grows with them.
         """
         self.check_growth(new_size)
-        old_size, busyness_k = self.codebook_size, self._busyness()
+        old_size, busyness_k = self.codebook_size, self.book.busyness()
+        if busyness_k is None:
+            busyness_k = 1 / (1 + self.code_age)
         while self.codebook_size < new_size:
             missing = new_size - self.codebook_size
             split = split_busiest(self.codebook, busyness_k, old_size, missing, seed=self.codebook_size)
@@ -111,7 +135,7 @@ class CodebookQuantizer(Quantizer):
                 for name, rule in getattr(module, "rows_per_code", {}).items():
                     grow_rows_(module, name, rule, split, optimizer)
             self.codebook_size += len(split.parents)
-            self._grown_()
+            self.book.grown_()
 
     def check_growth(self, new_size: int) -> None:
         """Refuse what :meth:`grow_` cannot do."""
@@ -120,13 +144,6 @@ class CodebookQuantizer(Quantizer):
         if not self.start.done:
             raise ValueError("a codebook can grow once its k-means start is finished: train a few steps first")
 
-    def _busyness(self) -> Tensor:
-        """How much each code is in use ``(k,)``, of any scale: here by how recently it was selected."""
-        return 1 / (1 + self.code_age)
-
-    def _grown_(self) -> None:
-        """Bring in line what depends on the number of codes."""
-
     def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         if self.training and not self._frozen and not self.start.done:
             self._start_(z_nd, valid_n)
@@ -134,7 +151,7 @@ class CodebookQuantizer(Quantizer):
         codebook_kd = self.codebook.to(z_nd.dtype)
         if not self.training:
             codebook_kd = codebook_kd.detach()
-        winners_n, codebook_loss = self._match(z_nd, codebook_kd, valid_n)
+        winners_n, codebook_loss = self.book.match(z_nd, codebook_kd, valid_n)
         codes_nd = F.embedding(winners_n, codebook_kd)
         loss = codebook_loss + self.commitment_weight * masked_mse(z_nd, codes_nd.detach(), valid_n)
         if self.training:
@@ -144,10 +161,10 @@ class CodebookQuantizer(Quantizer):
         return Selection(quantized_nd, indices_n, loss, winners_n)
 
     @torch.no_grad()
-    def _learn_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
+    def _learn_(self, lesson: Lesson) -> None:
         if self.start.done and not self._frozen:
-            self._update_(self._to_code_space(z_nd), winners_n, valid_n)
-        super()._learn_(z_nd, winners_n, valid_n)
+            self.book.learn_(lesson._replace(latents=self._to_code_space(lesson.latents)))
+        super()._learn_(lesson)
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         return F.embedding(indices_n.clamp(min=0), self.codebook)
@@ -156,89 +173,8 @@ class CodebookQuantizer(Quantizer):
         """Latents as they are compared with codes."""
         return z_nd
 
-    def _match(self, z_nd: Tensor, codebook_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The selected codes and the term of the loss that trains the codebook: ``mse(sg z, c)``."""
-        winners_n = nearest(z_nd, codebook_kd)
-        return winners_n, masked_mse(z_nd.detach(), F.embedding(winners_n, codebook_kd), valid_n)
-
-    def _update_(self, z_nd: Tensor, winners_n: Tensor, valid_n: Tensor | None) -> None:
-        """Move codes by statistics, once per training step."""
-
-    def _set_codebook_(self, codebook_kd: Tensor) -> None:
-        """Take over a whole codebook."""
-        raise NotImplementedError
-
-    def _apply_freeze_(self) -> None:
-        """Make what trains the codebook trainable, or not."""
-
     @torch.no_grad()
     def _start_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
-        codebook_kd = self.start(z_nd, valid_n)
-        if codebook_kd is not None:
-            self._set_codebook_(codebook_kd)
-
-
-class TrainedCodebook(CodebookQuantizer):
-    """A codebook that is a parameter of its own, trained by the loss.
-
-    Args:
-        orthogonal_weight: weight of the term that spreads the directions of the codes.
-        restart_after: whenever a code was not selected for so many steps, move it to a random latent; 0: never.
-        options: see :class:`CodebookQuantizer`.
-    """
-
-    rows_per_code: ClassVar[dict[str, Rule]] = {**CodebookQuantizer.rows_per_code, "codes": between}
-
-    def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        codebook_dim: int | None = None,
-        *,
-        orthogonal_weight: float = 0.0,
-        restart_after: int = 0,
-        **options: Unpack[CodebookOptions],
-    ) -> None:
-        super().__init__(dim, codebook_size, codebook_dim, **options)
-        self.orthogonal_weight = in_range("orthogonal_weight", orthogonal_weight, 0, float("inf"))
-        self.restart_after = int(in_range("restart_after", restart_after, 0, float("inf")))
-        self.codes = nn.Parameter(initial_codebook(codebook_size, self.codebook_dim))
-        self._apply_freeze_()
-
-    @property
-    def codebook(self) -> Tensor:
-        return self.codes
-
-    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        if self.restart_after > 0 and self.training and not self._frozen:
-            overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
-            restart_codes_(self.codes, overdue_k, self._to_code_space(z_nd), valid_n, self.step)
-        selection = super()._select(z_nd, valid_n)
-        if self.orthogonal_weight > 0:
-            term = self.orthogonal_weight * orthogonal_loss(self.codebook)
-            selection = selection._replace(loss=selection.loss + term)
-        return selection
-
-    @torch.no_grad()
-    def _set_codebook_(self, codebook_kd: Tensor) -> None:
-        self.codes.copy_(codebook_kd)
-
-    def _apply_freeze_(self) -> None:
-        self.codes.requires_grad_(not self._frozen)
-
-
-@torch.no_grad()
-def restart_codes_(codebook_kd: Tensor, dead_k: Tensor, z_nd: Tensor, valid_n: Tensor | None, seed: Tensor) -> Tensor:
-    """Move dead codes to distinct random latents of the batch, as many as it has; returns which codes moved."""
-    weight_n = torch.ones(len(z_nd), device=z_nd.device) if valid_n is None else valid_n.float()
-    rows_kd, available = sample_rows(z_nd, weight_n, len(codebook_kd), seed, row_counts(z_nd))
-    order_k = dead_k.cumsum(dim=0)
-    moved_k = dead_k & (order_k <= available)
-    fresh_kd = rows_kd[(order_k - 1).clamp(min=0)].to(codebook_kd.dtype)
-    codebook_kd.copy_(torch.where(moved_k[:, None], fresh_kd, codebook_kd))
-    return moved_k
-
-
-def initial_codebook(codebook_size: int, dim: int) -> Tensor:
-    """Codes uniform in ±1/K, the usual start of a codebook that is not started from latents."""
-    return torch.empty(codebook_size, dim).uniform_(-1 / codebook_size, 1 / codebook_size)
+        codes_kd = self.start(z_nd, valid_n)
+        if codes_kd is not None:
+            self.book.set_(codes_kd)

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.registry import make_quantizer
 
 MakeQuantizer = Callable[..., Quantizer]
@@ -94,6 +95,6 @@ class CompositeQuantizer(Quantizer):
         return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
 
     @torch.no_grad()
-    def _learn_(self, z_nd: Tensor, winners_nq: Tensor, valid_n: Tensor | None) -> None:
+    def _learn_(self, lesson: Lesson) -> None:
         """The inner quantizers learn by themselves."""
         self.step += 1

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from driftvq.functional import gumbel_softmax, masked_mse, modified_straight_through, rotate, straight_through
 from driftvq.names import check_name
-from driftvq.quantizers.sync import world_size
+from driftvq.quantizers.distributed import world_size
 
 
 class Estimator:

@@ -1,18 +1,18 @@
 """Factorised codes (Yu et al., 2022: ViT-VQGAN): the paper's VQGAN-FC."""
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import Metric
-from driftvq.quantizers.codebook import TrainedCodebook, TrainedCodebookOptions
+from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
+from driftvq.quantizers.codebooks.trained import UnitCodes
 from driftvq.quantizers.registry import register
 
 
 @register("factorized_vq")
-class FactorizedVQ(TrainedCodebook):
+class FactorizedVQ(CodebookQuantizer):
     """Latents are projected to a few dimensions and compared with the codes by cosine.
 
     ``win = argmax_k ẑ·ĉ_k`` with ``ẑ = W z / |W z|``;  ``loss = mse(sg ẑ, ĉ) + β · mse(ẑ, sg ĉ)``
@@ -21,25 +21,16 @@ class FactorizedVQ(TrainedCodebook):
 
     Args:
         codebook_dim: dimension of the codes, 8 unless ``dim`` is smaller.
-        options: see :class:`driftvq.quantizers.codebook.TrainedCodebook`.
+        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
-    metric: Metric = "cosine"
+    metric: ClassVar[Metric] = "cosine"
 
     def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        codebook_dim: int | None = None,
-        **options: Unpack[TrainedCodebookOptions],
+        self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
     ) -> None:
         super().__init__(dim, codebook_size, min(dim, 8) if codebook_dim is None else codebook_dim, **options)
-        # Uniform in ±1/K is the right scale for distances, not for directions.
-        self._set_codebook_(F.normalize(torch.randn_like(self.codes), dim=1))
-
-    @property
-    def codebook(self) -> Tensor:
-        return F.normalize(self.codes, dim=1)
+        self._own(UnitCodes(codebook_size, self.codebook_dim))
 
     def _to_code_space(self, z_nd: Tensor) -> Tensor:
         return F.normalize(z_nd, dim=1)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from driftvq.functional import straight_through
-from driftvq.quantizers.base import Quantizer, Selection, positive_int
+from driftvq.quantizers.arguments import positive_int
+from driftvq.quantizers.base import Quantizer, Selection
 from driftvq.quantizers.registry import register
 
 BOUND_MARGIN = 1e-3

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftvq.quantizers.base import Selection, positive_int
+from driftvq.quantizers.arguments import positive_int
+from driftvq.quantizers.base import Selection
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer
 from driftvq.quantizers.registry import register
 

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import gumbel_softmax, highest_logit, soft_usage
-from driftvq.quantizers.base import Quantizer, Selection, in_range
-from driftvq.quantizers.codebook import initial_codebook
+from driftvq.quantizers.arguments import in_range
+from driftvq.quantizers.base import Quantizer, Selection
+from driftvq.quantizers.codebooks.base import initial_codes
 from driftvq.quantizers.registry import register
 
 
@@ -45,7 +46,7 @@ class GumbelVQ(Quantizer):
         self.temperature = temperature
         self.kl_weight = in_range("kl_weight", kl_weight, 0, float("inf"))
         self.scores = nn.Linear(self.codebook_dim, codebook_size)
-        self.codes = nn.Parameter(initial_codebook(codebook_size, self.codebook_dim))
+        self.codes = nn.Parameter(initial_codes(codebook_size, self.codebook_dim))
         self.freeze_codebook = freeze_codebook
 
     @property

@@ -5,13 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftvq.quantizers.base import Selection, in_range, positive_int
+from driftvq.quantizers.arguments import in_range, positive_int
+from driftvq.quantizers.base import Selection
+from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer
 from driftvq.quantizers.registry import register
-
-Lesson = tuple[Tensor, Tensor, Tensor | None]
-"""Latents, winners and mask of one level."""
-
 
 @register("residual_vq")
 class ResidualVQ(CompositeQuantizer):
@@ -70,7 +68,7 @@ class ResidualVQ(CompositeQuantizer):
         for level in range(levels):
             mask_n = self._level_mask(level, kept, z_nd, valid_n)
             selection, seen_nd = self.part(level)._run(residual_nd, mask_n)
-            lessons.append((seen_nd.detach(), selection.winners, mask_n))
+            lessons.append(self.part(level)._lesson(seen_nd, selection.winners, mask_n))
             codes_nd = selection.quantized.detach()
             residual_nd, total_nd = residual_nd - codes_nd, total_nd + codes_nd
             gradient_nd = gradient_nd + (selection.quantized - codes_nd)
@@ -85,11 +83,10 @@ class ResidualVQ(CompositeQuantizer):
         """Let each codebook learn once: a shared one from all levels together."""
         if not self.shared_codebook:
             for level, lesson in enumerate(lessons):
-                self.part(level)._learn_(*lesson)
+                self.part(level)._learn_(lesson)
             return
-        latents, winners, masks = zip(*lessons, strict=True)
-        valid = [torch.ones_like(w, dtype=torch.bool) if m is None else m for w, m in zip(winners, masks, strict=True)]
-        self.part(0)._learn_(torch.cat(latents), torch.cat(winners), torch.cat(valid))
+        latents, winners, weights, steps = zip(*lessons, strict=True)
+        self.part(0)._learn_(Lesson(torch.cat(latents), torch.cat(winners), torch.cat(weights), steps[0]))
 
     def _lookup(self, indices_nq: Tensor) -> Tensor:
         codes_nd = self.part(0).indices_to_codes(indices_nq[:, 0])

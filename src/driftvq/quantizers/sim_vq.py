@@ -4,13 +4,13 @@ from typing import Unpack
 
 from torch import nn
 
-from driftvq.quantizers.codebook import CodebookOptions
+from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
+from driftvq.quantizers.codebooks.transformed import TransformedCodes
 from driftvq.quantizers.registry import register
-from driftvq.quantizers.transformed import TransformedCodebook
 
 
 @register("sim_vq")
-class SimVQ(TransformedCodebook):
+class SimVQ(CodebookQuantizer):
     """The codebook in use is ``C' = C Wᵀ``; W is trained, C is frozen Gaussian noise.
 
     ``loss = mse(sg z, c') + β · mse(z, sg c')``
@@ -24,4 +24,6 @@ class SimVQ(TransformedCodebook):
     def __init__(
         self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
     ) -> None:
-        super().__init__(dim, codebook_size, codebook_dim, lambda d: nn.Linear(d, d, bias=False), **options)
+        super().__init__(dim, codebook_size, codebook_dim, **options)
+        linear = nn.Linear(self.codebook_dim, self.codebook_dim, bias=False)
+        self._own(TransformedCodes(codebook_size, self.codebook_dim, linear))

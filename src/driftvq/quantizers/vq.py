@@ -1,17 +1,25 @@
 """Vanilla vector quantization (van den Oord et al., 2017)."""
 
-from driftvq.quantizers.codebook import TrainedCodebook
+from typing import Unpack
+
+from torch import Tensor
+
+from driftvq.functional import orthogonal_loss
+from driftvq.quantizers.arguments import in_range
+from driftvq.quantizers.base import Selection
+from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
+from driftvq.quantizers.codebooks.sampling import take_over
+from driftvq.quantizers.codebooks.trained import TrainedCodes
 from driftvq.quantizers.registry import register
 
 
 @register("vq")
-class VQ(TrainedCodebook):
+class VQ(CodebookQuantizer):
     """The quantizer of the VQ-VAE: nearest code, codebook trained by gradient.
 
-    ``loss = mse(sg z, c) + β · mse(z, sg c)``
+    ``loss = mse(sg z, c) + β · mse(z, sg c) [+ w · (|ĈĈᵀ|² - K) / K²]``
 
-    β is ``commitment_weight`` and stands on the encoder's term. With ``restart_after`` it has the random restart of
-    SoundStream, with ``orthogonal_weight`` orthogonal regularisation.
+    β is ``commitment_weight`` and stands on the encoder's term.
 
     >>> vq = VQ(dim=64, codebook_size=1024, channel_first=True)
     >>> quantized, indices, loss = vq(torch.randn(2, 64, 8, 8))
@@ -19,5 +27,34 @@ class VQ(TrainedCodebook):
     torch.Size([2, 8, 8])
 
     Args:
-        See :class:`driftvq.quantizers.codebook.TrainedCodebook`.
+        orthogonal_weight: w, the weight of the term that spreads the directions of the codes.
+        restart_after: whenever a code was not selected for so many steps, move it to a random latent, as SoundStream
+            does; 0: never.
+        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        codebook_dim: int | None = None,
+        *,
+        orthogonal_weight: float = 0.0,
+        restart_after: int = 0,
+        **options: Unpack[CodebookOptions],
+    ) -> None:
+        super().__init__(dim, codebook_size, codebook_dim, **options)
+        self.orthogonal_weight = in_range("orthogonal_weight", orthogonal_weight, 0, float("inf"))
+        self.restart_after = int(in_range("restart_after", restart_after, 0, float("inf")))
+        self._own(TrainedCodes(codebook_size, self.codebook_dim))
+
+    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+        if self.restart_after > 0 and self.training and not self.freeze_codebook:
+            overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
+            weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+            self.book.set_(take_over(self.codebook.detach(), overdue_k, z_nd.detach(), weight_n, 1.0, self.step)[0])
+        selection = super()._select(z_nd, valid_n)
+        if self.orthogonal_weight > 0:
+            term = self.orthogonal_weight * orthogonal_loss(self.codebook)
+            selection = selection._replace(loss=selection.loss + term)
+        return selection

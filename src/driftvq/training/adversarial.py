@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.quantizers.sync import from_first_process, sum_over_processes, world_size
+from driftvq.quantizers.distributed import from_first_process, sum_over_processes, world_size
 
 LARGEST_WEIGHT = 1e4
 

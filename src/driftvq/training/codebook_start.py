@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from driftvq.quantizers import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
-from driftvq.quantizers.start import KMeansStart
+from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.training.datamodule import RunImages
 
 

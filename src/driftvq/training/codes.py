@@ -38,8 +38,7 @@ def neighbour_distances(codebook_kd: Tensor, rows_b: Tensor) -> Tensor:
 
 def code_tensors(quantizer: Quantizer) -> list[Tensor]:
     """The tensors that hold the codes, one per codebook; none for a fixed grid."""
-    found = (getattr(part, "codes", getattr(part, "base_codebook", None)) for part in parts_of(quantizer))
-    return [codes for codes in found if isinstance(codes, Tensor)]
+    return [part.book.stored for part in parts_of(quantizer) if isinstance(part, CodebookQuantizer)]
 
 
 def describe_codebook(model: VQVAE) -> dict[str, Any] | None:

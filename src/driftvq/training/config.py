@@ -34,7 +34,6 @@ class TrainConfig:
 
     network: str = _setting("model", "small", "encoder and decoder: small, paper, taming or taming_f4")
     quantizer: str = _setting("model", "ns_vq", "ns_vq, trans_vq, vq, ema_vq, … or none for a plain autoencoder")
-    preset: str | None = _setting("model", None, "a named form of the quantizer, e.g. paper")
     codebook_size: int = _setting("model", 1024, "number of codes, K", least=1)
     code_dim: int = _setting("model", 64, "channels of the latents, D", least=1)
     quantizer_options: dict[str, Any] = field(

@@ -49,8 +49,6 @@ def _model(model: Mapping[str, Any] | None) -> list[str]:
         return ["Model", *_row("", "not saved yet")]
     config, counts = model["config"], model["parameters"]
     made = f"{config['network']} network, quantizer {config['quantizer']}"
-    if config["preset"]:
-        made += f" ({config['preset']})"
     options = ", ".join(f"{name}={value}" for name, value in config["quantizer_options"].items())
     lines = ["Model", *_row("made of", made + (f", {options}" if options else ""))]
     lines += _row("parameters", f"{counts['total']:,}")

@@ -17,7 +17,7 @@ from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer
 from driftvq.quantizers.grouped_vq import GroupedVQ
-from driftvq.quantizers.start import KMeansStart
+from driftvq.quantizers.codebooks.start import KMeansStart
 
 
 class Snapshot(NamedTuple):

@@ -139,13 +139,12 @@ def describe(config: TrainConfig, images: RunImages, module: TokenizerModule, tr
     data = "embedded photographs" if config.data is None else config.data
     quantizer = module.model.quantizer
     codes = "no quantizer" if quantizer is None else f"{config.quantizer}, K = {quantizer.codebook_size:,}"
-    preset = "" if config.preset is None else f" ({config.preset})"
     device = pick_accelerator(config.accelerator)
     processes = "" if trainer.world_size == 1 else f" × {trainer.world_size}"
     layout = ", channels last" if pick_channels_last(config) else ""
     return (
         f"{data}: {len(images.train_source):,} images to train on, {len(images.val_source):,} held out, "
-        f"{config.size} px · {config.network} network, {parameters:,} parameters · {codes}{preset} · "
+        f"{config.size} px · {config.network} network, {parameters:,} parameters · {codes} · "
         f"{device}{processes}, {pick_precision(config)}{layout} · {module.steps:,} steps → {module.run}"
     )
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from driftvq.quantizers.sync import world_size
+from driftvq.quantizers.distributed import world_size
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

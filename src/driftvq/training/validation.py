@@ -12,7 +12,7 @@ from driftvq.metrics.psnr import psnr
 from driftvq.metrics.ssim import WINDOW, ssim
 from driftvq.metrics.usage import CodeCounter
 from driftvq.quantizers import Quantizer
-from driftvq.quantizers.sync import sum_over_processes
+from driftvq.quantizers.distributed import sum_over_processes
 
 SUMMED = ("loss", "psnr", "ssim")
 

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from driftvq.names import check_name
-from driftvq.quantizers import NSVQ, QUANTIZERS, Quantizer, TransVQ, make_quantizer
+from driftvq.quantizers import QUANTIZERS, Quantizer, TransVQPaper, make_quantizer
+from driftvq.quantizers.codebooks.kernel import SpreadingCodes
 
 Array = NDArray[np.float64]
 
@@ -159,8 +160,9 @@ class QuantizerLearner:
             self.optimizer.step()
 
     def end_epoch_(self) -> None:
-        if isinstance(self.quantizer, NSVQ):
-            self.quantizer.decay_bandwidth_()
+        for part in self.quantizer.modules():
+            if isinstance(part, SpreadingCodes):
+                part.decay_bandwidth_()
 
 
 class SideBySide:
@@ -183,23 +185,15 @@ class SideBySide:
 
 
 class TransVQToyLearner(QuantizerLearner):
-    """TransVQ on a toy: the library's, with a small MLP over the codes the other methods start from.
+    """TransVQ on a toy: as printed, with a small residual MLP over the codes the other methods start from.
 
     Adam moves φ on the quantizer's own loss, of which only the codebook term reaches φ.
     """
 
     def __init__(self, codebook: Array, lr: float = ADAM_LR) -> None:
-        quantizer = TransVQ(
-            dim=2,
-            codebook_size=len(codebook),
-            transform="mlp",
-            width=32,
-            mlp_ratio=2,
-            residual=True,
-            kmeans_init=False,
-        )
+        quantizer = TransVQPaper(dim=2, codebook_size=len(codebook), transform="mlp", width=32, residual=True)
+        quantizer.set_codebook_(torch.from_numpy(codebook))
         super().__init__(quantizer, lr)
-        quantizer.base_codebook.copy_(torch.from_numpy(codebook))
 
 
 MakeLearner = Callable[[Array], Learner]

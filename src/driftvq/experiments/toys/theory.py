@@ -19,8 +19,8 @@ from driftvq.experiments.toys.clouds import POINTS, make_cloud
 from driftvq.experiments.toys.ntk import LARGE_STEP, SMALL_STEP, encoder_drift
 from driftvq.experiments.toys.rules import winners
 from driftvq.experiments.toys.run import kmeans_optimum, measure, run_demos
-from driftvq.quantizers import SimVQ, TransVQ
-from driftvq.quantizers.transformed import TransformedCodebook
+from driftvq.quantizers import SimVQ, TransVQPaper
+from driftvq.quantizers.codebook import CodebookQuantizer
 
 Array = NDArray[np.float64]
 StepSize = Callable[[int], float]
@@ -131,15 +131,15 @@ def one_dimension(seed: int = 0, codes: int = 8, rounds: int = 6) -> OneDimensio
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         sim_vq = SimVQ(dim=1, codebook_size=codes)
-        trans_vq = TransVQ(dim=1, codebook_size=codes, transform="mlp", width=32, kmeans_init=False)
+        trans_vq = TransVQPaper(dim=1, codebook_size=codes, transform="mlp", width=32, residual=True)
     best = min(_distortion(scale * base, points) for scale in np.linspace(-20, 20, 4001))
     reached = [_distortion(_trained(model, base, points, rounds), points) for model in (sim_vq, trans_vq)]
     return OneDimension(reached[0] / optimum, best / optimum, reached[1] / optimum)
 
 
-def _trained(quantizer: TransformedCodebook, base: Array, points: Array, rounds: int) -> Array:
+def _trained(quantizer: CodebookQuantizer, base: Array, points: Array, rounds: int) -> Array:
     """The codebook after rounds of L-BFGS; each forgets the curvature, which the changing cells make stale."""
-    quantizer.double().base_codebook.copy_(torch.from_numpy(base))
+    quantizer.double().set_codebook_(torch.from_numpy(base))
     latents = torch.from_numpy(points)
     parameters = list(quantizer.parameters())
 

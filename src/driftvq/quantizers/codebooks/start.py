@@ -1,11 +1,13 @@
 """The k-means start of a codebook, over as many batches as it needs."""
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import Metric, kmeans
-from driftvq.quantizers.sync import from_first_process, gather_rows, row_counts
+from driftvq.quantizers.distributed import from_first_process, gather_rows, row_counts
 
 
 class KMeansStart(nn.Module):
@@ -23,6 +25,7 @@ class KMeansStart(nn.Module):
         done: nothing to do.
     """
 
+    training_state: ClassVar[tuple[str, ...]] = ("pending", "finished")
     pending: Tensor
     finished: Tensor
 

@@ -7,8 +7,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from driftvq.functional import seeded_gumbel
-
 
 def world_size() -> int:
     """Number of processes that take part in a collective now."""
@@ -70,28 +68,3 @@ def gather_rows(x_nd: Tensor, sizes: list[int]) -> Tensor:
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-
-def sample_rows(x_nd: Tensor, weight_n: Tensor, count: int, seed: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-    """Rows drawn without replacement, by weight, from the batch that all processes hold together; the same in each.
-
-    Args:
-        x_nd: this process's rows.
-        weight_n: their weights.
-        count: how many to draw.
-        seed: the same in each process.
-        sizes: the processes' :func:`row_counts`.
-
-    Returns:
-        The rows ``(count, d)`` and, as an int64 scalar, how many of them could be drawn; the others are zero.
-    """
-    before = sum(sizes[: dist.get_rank()]) if world_size() > 1 else 0
-    noise_n = seeded_gumbel(sum(sizes), seed)[before : before + len(x_nd)]
-    keys = gather_rows((weight_n.float().log() + noise_n)[:, None], sizes)[:, 0]
-    keys_m, places_m = keys.topk(min(count, len(keys)))
-    drawn_m = keys_m.isfinite()
-    here_m = drawn_m & (places_m >= before) & (places_m < before + len(x_nd))
-    zero_row = x_nd.new_zeros(1, x_nd.shape[1])
-    rows_md = torch.cat([x_nd, zero_row])[torch.where(here_m, places_m - before, len(x_nd))]
-    (rows_md,) = sum_over_processes(rows_md)
-    return torch.cat([rows_md, zero_row.expand(count - len(rows_md), -1)]), drawn_m.sum()

@@ -1,0 +1,68 @@
+"""Features of a code, over which a drift is a linear field.
+
+Shape suffixes: k codes, p features, d dimensions of a code, w width of the network.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from driftvq.functional.blocks import row_blocks
+
+
+class AffineFeatures(nn.Module):
+    """``f(c) = (1, c̄/√d)`` of a standardised code c̄: linear fields over these are the affine maps.
+
+    Args:
+        dim: dimension of a code.
+
+    Attributes:
+        count: number of features, p.
+        trained: whether there is something to train.
+    """
+
+    trained: ClassVar[bool] = False
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim, self.count = dim, 1 + dim
+
+    def forward(self, codes_kd: Tensor) -> Tensor:
+        return torch.cat([torch.ones_like(codes_kd[:, :1]), codes_kd * self.dim**-0.5], dim=1)
+
+    def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
+        """The features of selected codes ``(n, p)``."""
+        return self(codes_kd[winners_n])
+
+    def moved(self, codes_kd: Tensor, field_pd: Tensor) -> Tensor:
+        """``f(c) W`` of every code ``(k, d)``, block by block."""
+        blocks = row_blocks(len(codes_kd), self.count, codes_kd.device)
+        return torch.cat([self(codes_kd[rows]) @ field_pd for rows in blocks])
+
+
+class NetworkFeatures(AffineFeatures):
+    """``f(c) = (1, c̄/√d, h(c̄)/√w)``: a network h adds what is not affine.
+
+    Args:
+        dim: dimension of a code.
+        network: maps codes ``(k, d)`` to ``(k, width)``; its outputs are of order 1.
+        width: w.
+        together: h(c̄_k) depends on all codes, so that they are never mapped in parts.
+    """
+
+    trained: ClassVar[bool] = True
+
+    def __init__(self, dim: int, network: nn.Module, width: int, together: bool) -> None:
+        super().__init__(dim)
+        self.network, self.width, self.together = network, width, together
+        self.count = 1 + dim + width
+
+    def forward(self, codes_kd: Tensor) -> Tensor:
+        return torch.cat([super().forward(codes_kd), self.network(codes_kd) * self.width**-0.5], dim=1)
+
+    def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
+        return self(codes_kd)[winners_n] if self.together else super().of(codes_kd, winners_n)
+
+    def moved(self, codes_kd: Tensor, field_pd: Tensor) -> Tensor:
+        return self(codes_kd) @ field_pd if self.together else super().moved(codes_kd, field_pd)

@@ -1,0 +1,148 @@
+"""The networks P_φ of TransVQ, by which all codes move together.
+
+Shape suffixes: k codes, d dimensions of a code, w width of the network.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class LinearAttention(nn.Module):
+    """Single-head linear attention over the codes, ``φ(Q) (φ(K)ᵀ V) / (φ(Q) Σφ(K) + ε)`` with ``φ(x) = elu(x) + 1``.
+
+    Cost and memory grow with the number of codes, not with its square. Since everything is linear between the features
+    and the output, values and output are mapped as a w × w matrix and not once per code.
+    """
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.to_q = nn.Linear(width, width, bias=False)
+        self.to_k = nn.Linear(width, width, bias=False)
+        self.to_v = nn.Linear(width, width, bias=False)
+        self.to_out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x_kw: Tensor) -> Tensor:
+        q_kw, key_kw = F.elu(self.to_q(x_kw)).add_(1), F.elu(self.to_k(x_kw)).add_(1)
+        context_ww = (key_kw.t() @ x_kw) @ self.to_v.weight.t() @ self.to_out.weight.t()
+        total_k1 = q_kw @ key_kw.sum(dim=0, keepdim=True).t() + self.eps
+        return (q_kw / total_k1) @ context_ww
+
+
+class FeedForward(nn.Module):
+    """``fc2(gelu(fc1(x)))``."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x_kw: Tensor) -> Tensor:
+        y_kw: Tensor = self.fc2(F.gelu(self.fc1(x_kw)))
+        return y_kw
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each behind a norm and beside a residual path."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn, self.ffn = LinearAttention(width), FeedForward(width, hidden)
+
+    def forward(self, x_kw: Tensor) -> Tensor:
+        x_kw = x_kw + self.attn(self.norm1(x_kw))
+        y_kw: Tensor = x_kw + self.ffn(self.norm2(x_kw))
+        return y_kw
+
+
+class CodeTokens(nn.Module):
+    """The body of the paper's P_φ: each code a token, one block of linear attention and MLP, a last norm (Sec. 3.4).
+
+    Maps codes ``(k, d)`` to ``(k, width)``; names and layout are those of the authors' code.
+
+    Args:
+        dim: dimension of a code.
+        width: of the network.
+        mlp_ratio: hidden width of the MLP over the width.
+    """
+
+    def __init__(self, dim: int, width: int, mlp_ratio: float) -> None:
+        super().__init__()
+        self.in_proj = nn.Linear(dim, width, bias=False)
+        self.blocks = nn.ModuleList([Block(width, int(width * mlp_ratio))])
+        self.norm = nn.LayerNorm(width)
+
+    def embedded(self, codes_kd: Tensor) -> Tensor:
+        """The tokens ``(k, w)``."""
+        tokens_kw: Tensor = self.in_proj(codes_kd)
+        return tokens_kw
+
+    def forward(self, codes_kd: Tensor) -> Tensor:
+        x_kw = self.embedded(codes_kd)
+        for block in self.blocks:
+            x_kw = block(x_kw)
+        y_kw: Tensor = self.norm(x_kw)
+        return y_kw
+
+
+class CodeTransformer(CodeTokens):
+    """The paper's P_φ, ``C' = P_φ(C)``: :class:`CodeTokens`, projected back to codes."""
+
+    def __init__(self, dim: int, width: int, mlp_ratio: float) -> None:
+        super().__init__(dim, width, mlp_ratio)
+        self.out_proj = nn.Linear(width, dim, bias=False)
+
+    def forward(self, codes_kd: Tensor) -> Tensor:
+        moved_kd: Tensor = self.out_proj(super().forward(codes_kd))
+        return moved_kd
+
+
+class PublishedTransformer(CodeTransformer):
+    """The authors' published P_φ: :class:`CodeTransformer` with a learned vector per code, drawn from N(0, 1)."""
+
+    def __init__(self, codebook_size: int, dim: int, width: int, mlp_ratio: float) -> None:
+        super().__init__(dim, width, mlp_ratio)
+        self.pos_emb = nn.Embedding(codebook_size, width)
+
+    def embedded(self, codes_kd: Tensor) -> Tensor:
+        return super().embedded(codes_kd) + self.pos_emb.weight
+
+
+class CodeMLP(nn.Sequential):
+    """The cheaper P_φ of Sec. 6: a two-layer MLP on each code by itself."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
+
+
+class Residual(nn.Module):
+    """``C' = C + P_φ(C)``, where P_φ starts from zero: C' = C exactly before the first step."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        *_, last = (layer for layer in network.modules() if isinstance(layer, nn.Linear))
+        for parameter in last.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, codes_kd: Tensor) -> Tensor:
+        moved_kd: Tensor = codes_kd + self.network(codes_kd)
+        return moved_kd
+
+
+class BoundedLayer(nn.Module):
+    """``h(c) = tanh(c V + b)``: the hidden layer of an MLP, with features that differ from the first step on.
+
+    V is drawn from N(0, 1/d) and b from N(0, 1), for standardised codes.
+    """
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, width)
+        nn.init.normal_(self.linear.weight, std=dim**-0.5)
+        nn.init.normal_(self.linear.bias)
+
+    def forward(self, codes_kd: Tensor) -> Tensor:
+        return torch.tanh(self.linear(codes_kd))

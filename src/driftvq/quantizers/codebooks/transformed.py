@@ -1,0 +1,71 @@
+"""A frozen codebook that a trained network moves as a whole."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from driftvq.quantizers.codebooks.base import Codebook
+from driftvq.quantizers.codebooks.growth import Rule, between
+
+
+class TransformedCodes(Codebook):
+    """The codes in use are ``C' = P_φ(C)``: C is frozen, φ is trained by ``mse(sg z, c')``.
+
+    One step on φ moves every code, the unselected too. In evaluation C' is computed once and kept until the module
+    goes back to training or a tensor of it is changed.
+
+    Args:
+        codebook_size: K.
+        dim: dimension of a code.
+        transform: P_φ, which maps ``(k, d)`` to ``(k, d)``.
+
+    Attributes:
+        base: C, Gaussian noise of variance 1/d unless it is set.
+    """
+
+    rows_per_code: ClassVar[dict[str, Rule]] = {"base": between}
+    by_gradient: ClassVar[bool] = True
+    base: Tensor
+
+    def __init__(self, codebook_size: int, dim: int, transform: nn.Module) -> None:
+        super().__init__()
+        self.register_buffer("base", torch.randn(codebook_size, dim) * dim**-0.5)
+        self.transform = transform
+        self._kept: tuple[object, Tensor] | None = None
+
+    @property
+    def stored(self) -> Tensor:
+        return self.base
+
+    def forward(self) -> Tensor:
+        if self.training or torch.compiler.is_compiling():
+            return self.transformed()
+        state = self._state()
+        if self._kept is None or self._kept[0] != state:
+            with torch.no_grad():
+                self._kept = (state, self.transformed())
+        return self._kept[1]
+
+    def transformed(self) -> Tensor:
+        """``P_φ(C)``, computed now."""
+        with torch.autocast(self.base.device.type, enabled=False):
+            codes_kd: Tensor = self.transform(self.base)
+        return codes_kd
+
+    def _state(self) -> object:
+        """Changes when the transform or the base does, but for what a fused optimizer writes."""
+        tensors = (self.base, *self.transform.parameters())
+        return tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in tensors)
+
+    def train(self, mode: bool = True) -> "TransformedCodes":
+        """Evaluation after training sees the trained codes: what was kept is dropped."""
+        self._kept = None
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}
+
+    @torch.no_grad()
+    def set_(self, codes_kd: Tensor) -> None:
+        self.base.copy_(codes_kd)
