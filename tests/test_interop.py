@@ -86,7 +86,7 @@ def test_as_taming_matches_taming(oracle, adapter):
         (z_q_theirs.square().mean() + loss_theirs).backward()
         optimizer.step()
         assert_close(z_ours.grad, z_theirs.grad)
-        assert_close(adapter.vq.codes, oracle.embedding.weight)
+        assert_close(adapter.vq.book.codes, oracle.embedding.weight)
 
 
 def test_get_codebook_entry_matches_taming(oracle, adapter):
@@ -200,7 +200,7 @@ def test_diffusers_model_trains(estimator):
         without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
         assert without == []
         assert model.encoder.conv_in.weight.grad.abs().max() > 0
-        assert model.quantize.vq.codes.grad.abs().max() > 0
+        assert model.quantize.vq.book.codes.grad.abs().max() > 0
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
@@ -224,9 +224,9 @@ def test_from_taming(oracle, prefix):
     vq = from_taming(state, commitment_weight=0.1)
     assert isinstance(vq, VQ)
     assert (vq.dim, vq.codebook_size, vq.channel_first, vq.commitment_weight) == (4, 16, True, 0.1)
-    assert torch.equal(vq.codes, oracle.embedding.weight)
-    assert vq.codes.requires_grad
-    assert vq.codes.data_ptr() != oracle.embedding.weight.data_ptr()
+    assert torch.equal(vq.book.codes, oracle.embedding.weight)
+    assert vq.book.codes.requires_grad
+    assert vq.book.codes.data_ptr() != oracle.embedding.weight.data_ptr()
 
 
 def test_from_taming_with_prefix(oracle):
@@ -235,13 +235,13 @@ def test_from_taming_with_prefix(oracle):
     state |= {f"second.quantize.{key}": value for key, value in other.state_dict().items()}
     with pytest.raises(ValueError, match=r"first\.quantize\.embedding\.weight.*second\.quantize\.embedding\.weight"):
         from_taming(state)
-    assert torch.equal(from_taming(state, prefix="second.quantize.").codes, other.embedding.weight)
+    assert torch.equal(from_taming(state, prefix="second.quantize.").book.codes, other.embedding.weight)
 
 
 def test_loaded_codebook_survives_kmeans_init(oracle):
     vq = from_taming(oracle.state_dict(), kmeans_init=True)
     vq(torch.randn(4, 4, 5, 5))
-    assert torch.equal(vq.codes, oracle.embedding.weight)
+    assert torch.equal(vq.book.codes, oracle.embedding.weight)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_from_vector_quantize_pytorch_copies():
     ours = from_vector_quantize_pytorch(theirs.state_dict(), decay=0.5)
     before = theirs.codebook.clone()
     ours(torch.randn(4, 50, 6))
-    assert not torch.equal(ours.codes, before)
+    assert not torch.equal(ours.book.codes, before)
     assert torch.equal(theirs.codebook, before)
 
 
@@ -313,12 +313,12 @@ def test_kmeans_start_goes_on_where_it_was(kmeans_init):
     x = torch.randn(4, 50, 4)
     waiting = from_vector_quantize_pytorch(theirs.state_dict(), kmeans_init=kmeans_init)
     waiting(x)
-    assert waiting.codes.abs().max() > 0.5
+    assert waiting.book.codes.abs().max() > 0.5
     theirs(x)
     started = from_vector_quantize_pytorch(theirs.state_dict(), kmeans_init=kmeans_init, decay=1.0)
     assert started.start.done
     started(x)
-    assert torch.equal(started.cluster_sum, theirs._codebook.embed_avg[0])
+    assert torch.equal(started.book.cluster_sum, theirs._codebook.embed_avg[0])
 
 
 def test_from_sim_vq():

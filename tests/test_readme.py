@@ -1,7 +1,11 @@
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
+import torch
+
+from driftvq.quantizers import QUANTIZERS, VQ, make_quantizer
 
 
 def test_the_readme_example_runs(pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]) -> None:
@@ -10,6 +14,21 @@ def test_the_readme_example_runs(pytestconfig: pytest.Config, capsys: pytest.Cap
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), {})
     assert "of the codes in use" in capsys.readouterr().out
+
+
+def test_the_quantizer_of_the_guide_moves_every_code(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (snippet,) = re.findall(
+        r" *```python\n(.*?)```", (pytestconfig.rootpath / "CONTRIBUTING.md").read_text(), re.DOTALL
+    )
+    monkeypatch.setitem(QUANTIZERS, "my_vq", VQ)  # forgets the name afterwards
+    exec(compile(textwrap.dedent(snippet), "CONTRIBUTING.md", "exec"), {"__name__": "guide"})
+    vq = make_quantizer("my_vq", dim=2, codebook_size=8)
+    codes = torch.arange(16.0).reshape(8, 2)
+    vq.set_codebook_(codes)
+    vq(codes[:3] + 0.1)
+    torch.testing.assert_close(vq.codebook, codes + 0.1)
 
 
 def test_links_in_the_documentation_lead_somewhere(pytestconfig: pytest.Config) -> None:

@@ -86,9 +86,7 @@ def as_taming(vq: Quantizer) -> TamingQuantizer:
     return TamingQuantizer(vq)
 
 
-def from_taming(
-    state_dict: Mapping[str, Tensor], prefix: str | None = None, **options: Unpack[CodebookOptions]
-) -> VQ:
+def from_taming(state_dict: Mapping[str, Tensor], prefix: str | None = None, **options: Unpack[CodebookOptions]) -> VQ:
     """The quantizer of a taming, latent-diffusion or diffusers state dict, with ``channel_first=True``.
 
     Args:

@@ -83,11 +83,11 @@ def test_a_saved_model_without_a_run(tmp_path, capsys):
 
 def test_a_model_with_nan_is_broken(tmp_path, capsys):
     model = make_model()
-    model.quantizer.codes.data[3, 0] = torch.nan
+    model.quantizer.book.codes.data[3, 0] = torch.nan
     model.save_pretrained(tmp_path / "saved")
     report = json.loads(inspect(capsys, tmp_path / "saved", "--json")[0])
     assert report["codebook"]["norm"] == {"min": None, "median": None, "max": None}
-    assert "Verdict: broken. NaN or infinite numbers in quantizer.codes." in inspect(capsys, tmp_path / "saved")[0]
+    assert "Verdict: broken. NaN or infinite numbers in quantizer.book.codes." in inspect(capsys, tmp_path / "saved")[0]
 
 
 def test_a_plain_autoencoder(tmp_path, capsys):
@@ -166,7 +166,7 @@ def test_neighbour_distances_equal_numpy(seed):
 
 def test_repeated_codes_are_counted():
     model = make_model()
-    codes = model.quantizer.codes.data
+    codes = model.quantizer.book.codes.data
     codes.copy_(torch.randn(64, 8, generator=torch.Generator().manual_seed(0)))
     assert describe_codebook(model)["repeated_codes"] == 0
     codes[:4] = codes[0]

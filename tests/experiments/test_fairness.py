@@ -58,4 +58,4 @@ def test_nothing_but_the_method_differs_between_cells_of_a_place(recipe):
         other = next(c for c in plan.cells if c.point == cell.point)
         mine, theirs = cell.config.to_dict(), other.config.to_dict()
         changed = {name for name in mine if mine[name] != theirs[name]}
-        assert changed <= {"quantizer", "preset", "quantizer_options"}
+        assert changed <= {"quantizer", "quantizer_options"}

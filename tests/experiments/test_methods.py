@@ -14,22 +14,18 @@ def test_every_method_builds_a_model(method):
 
 def test_methods_are_told_apart():
     assert len({method.label for method in METHODS.values()}) == len(METHODS)
-    forms = [(m.settings["quantizer"], m.settings["preset"], str(m.settings["quantizer_options"]), m.afterwards)
-             for m in METHODS.values()]  # fmt: skip
+    forms = [(m.settings["quantizer"], str(m.settings["quantizer_options"]), m.afterwards) for m in METHODS.values()]
     assert len(set(forms)) == len(METHODS)
 
 
 def test_the_papers_forms_are_literal():
     paper = VQVAE(ModelConfig(codebook_size=64, code_dim=8, **METHODS["ns_vq_paper"].settings)).quantizer
-    assert (paper.update, paper.kernel, float(paper.bandwidth), paper.bandwidth_decay) == (
-        "gradient",
-        "gaussian",
-        1.0,
-        0.9,
-    )
+    assert (paper.book.kernel, float(paper.book.bandwidth), paper.book.bandwidth_decay) == ("gaussian", 1.0, 0.9)
+    assert paper.book.codes.requires_grad
     assert METHODS["ns_vq_paper"].decays_per_epoch
     ours = VQVAE(ModelConfig(codebook_size=64, code_dim=8, **METHODS["ns_vq"].settings)).quantizer
-    assert ours.update == "follow"
+    assert not list(ours.parameters())
+    assert set(ours.book.parts) == {"drift", "winners", "relocation"}
 
 
 def test_an_unknown_method_is_answered_with_the_nearest_first():

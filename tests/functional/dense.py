@@ -16,5 +16,4 @@ def weights_of_distances(sq_dist_nk: np.ndarray, kernel: str, bandwidth: float, 
     if kernel == "softmax":
         powers = np.exp(-(sq_dist_nk - sq_dist_nk.min(axis=1, keepdims=True)) / bandwidth)
         return np.minimum(1, gain * powers / powers.sum(axis=1, keepdims=True))
-    ranks = sq_dist_nk.argsort(axis=1, kind="stable").argsort(axis=1)
-    return np.exp(-ranks / bandwidth)
+    raise ValueError(f"no kernel {kernel!r}")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from driftvq.functional import Drift, DriftMoments, drift_moments, drift_persistence, fit_drift
+from driftvq.functional import Drift, DriftMoments, drift_moments, fit_drift
 
 
 def fit(codes: torch.Tensor, moved: torch.Tensor, weight: torch.Tensor | None = None) -> Drift:
@@ -74,37 +74,3 @@ def test_one_code_for_all_gives_no_linear_part() -> None:
     drift = fit(codes, torch.randn(50, 3))
     assert drift.linear.abs().max() < 1e-3
     assert all(part.isfinite().all() for part in drift)
-
-
-def test_persistence_is_the_square_of_a_drift_and_its_product_with_the_next_displacements() -> None:
-    (codes, moved, *_), (_, _, matrix, shift) = data(noise=2.0), data(seed=1)
-    found = drift_persistence(shift, matrix, drift_moments(codes, moved, codes.new_ones(len(codes))))
-    earlier = ((codes - codes.mean(dim=0)) @ matrix).numpy()
-    away = moved.numpy() - moved.numpy().mean(axis=0)
-    np.testing.assert_allclose(found[0], [(shift.numpy() ** 2).sum(), (earlier**2).sum(axis=1).mean()])
-    np.testing.assert_allclose(found[1], [shift @ moved.mean(dim=0), (earlier * away).sum(axis=1).mean()])
-
-
-def test_a_drift_that_goes_on_persists() -> None:
-    codes, moved, *_ = data(n=4000, noise=1e-3)
-    drift = fit(codes[:2000], moved[:2000])
-    next_batch = drift_moments(codes[2000:], moved[2000:], torch.ones(2000, dtype=torch.float64))
-    square, product = drift_persistence(drift.shift, drift.linear, next_batch)
-    np.testing.assert_allclose(product, square, rtol=0.05)
-
-
-@pytest.mark.parametrize("together", [1, 25])
-def test_noise_does_not_persist_though_neighbours_share_it(together: int) -> None:
-    """Whereas the noise that the fit expects is that of independent latents: exceeded by the number of neighbours."""
-    found = []
-    for seed in range(200):
-        generator = torch.Generator().manual_seed(seed)
-        codes, moved = torch.randn(2, 800 // together, 4, generator=generator, dtype=torch.float64)
-        codes, moved = codes.repeat_interleave(together, 0), moved.repeat_interleave(together, 0)
-        codes = codes + 0.1 * torch.randn(800, 4, generator=generator, dtype=torch.float64)
-        drift = fit(codes[:400], moved[:400])
-        next_batch = drift_moments(codes[400:], moved[400:], torch.ones(400, dtype=torch.float64))
-        found.append([*drift_persistence(drift.shift, drift.linear, next_batch), drift.signal, drift.noise])
-    square, product, signal, noise = np.mean(found, axis=0)
-    assert np.abs(product / square).max() < 0.15
-    assert (signal / noise > 0.8 * together).all()

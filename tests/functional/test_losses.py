@@ -9,7 +9,7 @@ from driftvq.functional import KERNELS, blocks, kernel_codebook_loss, masked_mse
 from tests.functional.dense import dense_weights
 from tests.memory import largest_allocation
 
-WIDTHS = {"gaussian": 0.8, "softmax": 0.5, "rank": 3.0}
+WIDTHS = {"gaussian": 0.8, "softmax": 0.5}
 
 
 def randn(*shape, seed=0, dtype=torch.float64):

@@ -2,23 +2,16 @@
 
 import torch
 
-from driftvq import PRESETS, QUANTIZERS
+from driftvq import QUANTIZERS
 from driftvq.models import VQVAE, ModelConfig
 
-QUANTIZER_CASES = [
-    *((name, None) for name in QUANTIZERS),
-    *((name, preset) for name, presets in PRESETS.items() for preset in presets),
-]
+QUANTIZER_CASES = list(QUANTIZERS)
 
 
-def case_id(case):
-    return "-".join(filter(None, case))
-
-
-def make_model(quantizer="ns_vq", preset=None, *, steps=2, **values):
+def make_model(quantizer="ns_vq", *, steps=2, **values):
     """A model that a few training steps have brought away from its start."""
     torch.manual_seed(0)
-    model = VQVAE(ModelConfig(**{"codebook_size": 64, "code_dim": 12, **values}, quantizer=quantizer, preset=preset))
+    model = VQVAE(ModelConfig(**{"codebook_size": 64, "code_dim": 12, **values}, quantizer=quantizer))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(steps):
         images = make_images(4, 16, 16, seed=step)

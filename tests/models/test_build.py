@@ -31,18 +31,13 @@ def test_options_reach_the_quantizer():
     assert quantizer.start.done
 
 
-def test_a_preset_reaches_the_quantizer():
-    assert build_quantizer(ModelConfig(preset="paper")).kernel == "gaussian"
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"network": "papr"}, "unknown network 'papr'; known, nearest first: paper, "),
         ({"quantizer": "nsvq"}, "unknown quantizer 'nsvq'; known, nearest first: ns_vq, "),
         ({"quantizer": "non"}, "unknown quantizer 'non'; known, nearest first: none, "),
-        ({"preset": "papper"}, "unknown preset of ns_vq 'papper'; known, nearest first: paper, "),
-        ({"quantizer": "vq", "preset": "paper"}, "unknown preset of vq 'paper'; known, nearest first: none$"),
+        ({"quantizer": "ns_vq_papr"}, "unknown quantizer 'ns_vq_papr'; known, nearest first: ns_vq_paper, "),
         (
             {"quantizer_options": {"comitment_weight": 1}},
             "unknown key in quantizer_options for 'ns_vq' 'comitment_weight'; known, nearest first: commitment_weight,",
@@ -56,8 +51,8 @@ def test_a_preset_reaches_the_quantizer():
             r"unknown quantizer_options\['quantizer'\] 'vqq'; known, nearest first: vq, ",
         ),
         (
-            {"quantizer": "residual_vq", "quantizer_options": {"quantizer": "vq", "update": "follow"}},
-            "unknown key in quantizer_options for 'residual_vq' 'update'",
+            {"quantizer": "residual_vq", "quantizer_options": {"quantizer": "vq", "parts": ["drift"]}},
+            "unknown key in quantizer_options for 'residual_vq' 'parts'",
         ),
     ],
 )

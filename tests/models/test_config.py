@@ -9,14 +9,12 @@ from driftvq.models import ModelConfig
 
 def test_defaults():
     config = ModelConfig()
-    assert (config.network, config.quantizer, config.preset) == ("small", "ns_vq", None)
+    assert (config.network, config.quantizer) == ("small", "ns_vq")
     assert (config.codebook_size, config.code_dim, config.quantizer_options) == (1024, 64, {})
 
 
 def test_json_gives_it_back():
-    config = ModelConfig(
-        "paper", "fsq", None, 1000, 3, {"levels": (8, 5, 5, 5), "a": True, "b": 0.5, "c": None, "d": "x"}
-    )
+    config = ModelConfig("paper", "fsq", 1000, 3, {"levels": (8, 5, 5, 5), "a": True, "b": 0.5, "c": None, "d": "x"})
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -42,7 +40,6 @@ def test_an_unknown_field_is_refused_nearest_first():
     [
         ({"network": 3}, "network must be a name, got 3"),
         ({"quantizer": ""}, "quantizer must be a name, got ''"),
-        ({"preset": 1}, "preset must be a name, got 1"),
         ({"codebook_size": 0}, "codebook_size must be a whole number of at least 1, got 0"),
         ({"codebook_size": True}, "codebook_size must be a whole number of at least 1, got True"),
         ({"code_dim": 64.0}, "code_dim must be a whole number of at least 1, got 64.0"),
@@ -53,7 +50,10 @@ def test_an_unknown_field_is_refused_nearest_first():
         ({"quantizer_options": {"a": [print]}}, r"quantizer_options\['a'\] must be a finite number, .* got <built-in"),
         ({"quantizer_options": {"dim": 3}}, "quantizer_options must not contain 'dim': set the config's code_dim"),
         ({"quantizer_options": {"channel_first": True}}, "must not contain 'channel_first': images fix it"),
-        ({"quantizer": "none", "preset": "paper"}, "quantizer 'none' takes no preset and no quantizer_options"),
+        (
+            {"quantizer": "none", "quantizer_options": {"a": 1}},
+            "quantizer 'none' takes no quantizer_options, got {'a': 1}",
+        ),
     ],
 )
 def test_wrong_values_are_refused(values, message):

@@ -114,10 +114,10 @@ def with_codes(codes):
     with torch.no_grad():
         model.encoder[-1].weight.zero_()
         model.encoder[-1].bias.fill_(1)
-        model.quantizer.codes.fill_(9)
+        model.quantizer.book.codes.fill_(9)
         for number, offset in enumerate(codes):
-            model.quantizer.codes[number] = 1
-            model.quantizer.codes[number, 0] += offset
+            model.quantizer.book.codes[number] = 1
+            model.quantizer.book.codes[number, 0] += offset
     return model
 
 

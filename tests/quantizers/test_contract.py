@@ -341,7 +341,8 @@ def _draws_random_numbers(case: Case) -> bool:
 TRAINED_BY_GRADIENT = [
     case
     for case in CASES
-    if case.name in ("vq", "factorized_vq", "sim_vq", "trans_vq_paper", "trans_vq_published", "ns_vq_delta_e", "fsq", "lfq")
+    if case.name
+    in ("vq", "factorized_vq", "sim_vq", "trans_vq_paper", "trans_vq_published", "ns_vq_delta_e", "fsq", "lfq")
 ]
 
 

@@ -10,12 +10,27 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
-from driftvq import EMAVQ, LFQ, NSVQ, QUANTIZERS, VQ, Modified, SimVQ, TransVQ, make_quantizer
+from driftvq import (
+    EMAVQ,
+    LFQ,
+    NSVQ,
+    QUANTIZERS,
+    VQ,
+    Modified,
+    NSVQDeltaE,
+    NSVQPaper,
+    NSVQPublished,
+    SimVQ,
+    TransVQ,
+    TransVQPaper,
+    TransVQPublished,
+    make_quantizer,
+)
+from driftvq.quantizers.codebooks.sampling import sample_rows
 from driftvq.quantizers.distributed import (
     from_first_process,
     gather_rows,
     row_counts,
-    sample_rows,
     sum_over_processes,
     world_size,
 )
@@ -40,22 +55,18 @@ def ema(**options):
 
 
 def ns(**options):
-    return lambda: NSVQ(DIM, SIZE, rate=0.3, **options)
+    return lambda: NSVQ(DIM, SIZE, **options)
 
 
 def ns_with_lost_codes():
     vq = NSVQ(DIM, SIZE, kmeans_init=False)
-    vq.codes[4:] += 1000
-    vq.follower.mass[4:] = 0
+    vq.book.codes[4:] += 1000
+    vq.book.memory[4:] = 0
     return vq
 
 
-def ns_rank():
-    return NSVQ(DIM, SIZE, update="online", kernel="rank", bandwidth=2.0, relative=False, rate=0.3)
-
-
 def ns_paper(divisor):
-    return lambda: NSVQ.paper(DIM, SIZE, estimator=Modified(divisor=divisor))
+    return lambda: NSVQPaper(DIM, SIZE, estimator=Modified(divisor=divisor))
 
 
 def trans(transform):
@@ -75,8 +86,8 @@ CASES = {
     "ema replacement ddp": Case(ema(**REPLACE), ddp=True),
     "ns": Case(ns(), seeds_differ=True),
     "ns float32": Case(ns(), dtype=torch.float32, seeds_differ=True, joined=False),
-    "ns online": Case(ns(update="online"), seeds_differ=True),
-    "ns rank": Case(ns_rank, seeds_differ=True),
+    "ns without drift": Case(ns(parts=["winners", "relocation"]), seeds_differ=True),
+    "ns drift alone": Case(ns(parts=["drift"]), seeds_differ=True),
     "ns masked": Case(ns(), batches="masked"),
     "ns empty": Case(ns(), batches="empty"),
     "ns uneven": Case(ns_with_lost_codes, batches="uneven"),
@@ -84,8 +95,8 @@ CASES = {
     "ns paper ddp": Case(ns_paper(10.0), ddp=True, seeds_differ=True),
     "ns paper ddp, d of the batch": Case(ns_paper("latents"), ddp=True, seeds_differ=True),
     "ns paper ddp masked": Case(ns_paper("latents"), ddp=True, batches="masked", joined=False),
-    "ns gradient relative ddp": Case(ns(update="gradient", kernel="softmax"), ddp=True),
-    "ns delta_e ddp": Case(lambda: NSVQ.delta_e(DIM, SIZE), ddp=True),
+    "ns published ddp": Case(lambda: NSVQPublished(DIM, SIZE), ddp=True, seeds_differ=True),
+    "ns delta_e ddp": Case(lambda: NSVQDeltaE(DIM, SIZE), ddp=True),
     "vq ddp": Case(lambda: VQ(DIM, SIZE), ddp=True, seeds_differ=True),
     "vq restart ddp": Case(lambda: VQ(DIM, SIZE, restart_after=3), ddp=True),
     "vq restart ddp masked": Case(lambda: VQ(DIM, SIZE, restart_after=3), ddp=True, batches="masked", joined=False),
@@ -93,6 +104,10 @@ CASES = {
     "sim_vq ddp": Case(lambda: SimVQ(DIM, SIZE), ddp=True, seeds_differ=True),
     "trans_vq ddp": Case(trans("attention"), ddp=True, seeds_differ=True),
     "trans_vq mlp ddp": Case(trans("mlp"), ddp=True),
+    "trans_vq mlp float32 ddp": Case(trans("mlp"), ddp=True, dtype=torch.float32, seeds_differ=True, joined=False),
+    "trans_vq masked ddp": Case(trans("attention"), ddp=True, batches="masked", joined=False),
+    "trans_vq paper ddp": Case(lambda: TransVQPaper(DIM, SIZE, width=8), ddp=True, seeds_differ=True),
+    "trans_vq published ddp": Case(lambda: TransVQPublished(DIM, SIZE), ddp=True, seeds_differ=True),
     "trans_vq ddp empty": Case(trans("attention"), ddp=True, batches="empty", joined=False),
 }
 

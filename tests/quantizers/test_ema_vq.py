@@ -8,9 +8,9 @@ from driftvq import EMAVQ
 def test_several_steps_match_the_formula() -> None:
     torch.manual_seed(0)
     vq = EMAVQ(dim=4, codebook_size=8, decay=0.9, eps=1e-3).double()
-    torch.nn.init.normal_(vq.codes)
-    vq.cluster_sum.copy_(vq.codes)
-    codes, size, total = vq.codes.numpy().copy(), np.ones(8), vq.codes.numpy().copy()
+    torch.nn.init.normal_(vq.book.codes)
+    vq.book.cluster_sum.copy_(vq.book.codes)
+    codes, size, total = vq.book.codes.numpy().copy(), np.ones(8), vq.book.codes.numpy().copy()
     for seed in range(5):
         z = torch.randn(60, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         zn = z.numpy()
@@ -24,22 +24,22 @@ def test_several_steps_match_the_formula() -> None:
         total = 0.9 * total + 0.1 * onehot.T @ zn
         smoothed = (size + 1e-3) / (size.sum() + 8 * 1e-3) * size.sum()
         codes = total / smoothed[:, None]
-        np.testing.assert_allclose(vq.codes, codes)
+        np.testing.assert_allclose(vq.book.codes, codes)
 
 
 def test_dead_codes_move_to_latents_and_stay_there() -> None:
     torch.manual_seed(0)
     vq = EMAVQ(dim=2, codebook_size=8, decay=0.5, threshold_ema_dead_code=0.9)
     with torch.no_grad():
-        vq.codes.copy_(torch.arange(8.0)[:, None] * 1000 + torch.zeros(8, 2))
-        vq.cluster_sum.copy_(vq.codes)
+        vq.book.codes.copy_(torch.arange(8.0)[:, None] * 1000 + torch.zeros(8, 2))
+        vq.book.cluster_sum.copy_(vq.book.codes)
     x = torch.randn(64, 2)
     vq(x)
-    assert vq.cluster_size[1:].tolist() == pytest.approx([0.9] * 7)
-    for code in vq.codes[1:]:
+    assert vq.book.cluster_size[1:].tolist() == pytest.approx([0.9] * 7)
+    for code in vq.book.codes[1:]:
         assert any(torch.equal(code, row) for row in x)
-    assert vq.codes[1:].unique(dim=0).shape[0] == 7
-    assert torch.allclose(vq.cluster_sum[1:], vq.codes[1:] * 0.9)
+    assert vq.book.codes[1:].unique(dim=0).shape[0] == 7
+    assert torch.allclose(vq.book.cluster_sum[1:], vq.book.codes[1:] * 0.9)
     for _ in range(20):
         indices = vq(x).indices
     assert indices.unique().numel() == 8

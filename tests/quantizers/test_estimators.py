@@ -8,7 +8,7 @@ from driftvq.quantizers.estimators import ESTIMATORS, make_estimator
 def quantizer(estimator: object) -> VQ:
     torch.manual_seed(0)
     vq = VQ(dim=3, codebook_size=8, estimator=estimator).double()
-    torch.nn.init.normal_(vq.codes)
+    torch.nn.init.normal_(vq.book.codes)
     return vq
 
 
@@ -21,14 +21,14 @@ def test_modified_hands_winning_codes_two_over_d_of_the_gradient(divisor: object
     (quantized * gradient.detach()).sum().backward()
     expected = torch.zeros(8, 3, dtype=torch.float64).index_add_(0, indices, gradient.detach()) * 2 / d
     assert torch.allclose(z.grad, gradient.detach())
-    assert torch.allclose(vq.codes.grad, expected)
+    assert torch.allclose(vq.book.codes.grad, expected)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_output_is_a_code_exactly(estimator: str) -> None:
     vq = quantizer(estimator)
     quantized, indices, _ = vq(torch.randn(50, 3, dtype=torch.float64))
-    assert torch.equal(quantized, vq.codes[indices])
+    assert torch.equal(quantized, vq.book.codes[indices])
 
 
 def test_gumbel_samples_by_distance_and_not_by_scale() -> None:
@@ -36,7 +36,7 @@ def test_gumbel_samples_by_distance_and_not_by_scale() -> None:
     for scale in (1.0, 1e3):
         vq = quantizer(Gumbel(temperature=0.5))
         with torch.no_grad():
-            vq.codes.mul_(scale)
+            vq.book.codes.mul_(scale)
         torch.manual_seed(4)
         z = torch.randn(4000, 3, dtype=torch.float64) * scale
         indices = vq(z).indices

@@ -9,7 +9,7 @@ def test_selects_by_cosine_in_the_projected_space() -> None:
     vq = FactorizedVQ(dim=32, codebook_size=64).double().eval()
     x = torch.randn(300, 32, dtype=torch.float64)
     z = vq.project_in(x).detach().numpy()
-    codes = vq.codes.detach().numpy()
+    codes = vq.book.codes.detach().numpy()
     cosine = (z @ codes.T) / np.linalg.norm(z, axis=1)[:, None] / np.linalg.norm(codes, axis=1)
     np.testing.assert_array_equal(vq(x).indices, cosine.argmax(axis=1))
 

@@ -16,11 +16,14 @@ GROWING: list[tuple[str, dict[str, Any]]] = [
     ("vq", {"kmeans_init": True}),
     ("ema_vq", {"kmeans_init": True}),
     ("ns_vq", {}),
-    ("ns_vq", {"preset": "paper"}),
+    ("ns_vq_paper", {}),
+    ("ns_vq_delta_e", {}),
     ("factorized_vq", {"codebook_dim": 3, "kmeans_init": True}),
     ("sim_vq", {"kmeans_init": True}),
     ("trans_vq", {}),
     ("trans_vq", {"transform": "mlp"}),
+    ("trans_vq_paper", {"transform": "mlp"}),
+    ("trans_vq_paper", {"transform": "mlp", "residual": True}),
 ]
 
 
@@ -92,23 +95,22 @@ def test_no_code_is_lost_by_growing(name: str) -> None:
 def test_what_the_optimizer_knows_grows_with_the_codes() -> None:
     vq, optimizer = trained("vq", {"kmeans_init": True})
     assert optimizer is not None
-    moments = optimizer.state[vq.codes]["exp_avg_sq"].clone()
+    moments = optimizer.state[vq.book.codes]["exp_avg_sq"].clone()
     vq.grow_(40, optimizer)
-    grown = optimizer.state[vq.codes]["exp_avg_sq"]
-    assert grown.shape == vq.codes.shape
+    grown = optimizer.state[vq.book.codes]["exp_avg_sq"]
+    assert grown.shape == vq.book.codes.shape
     assert torch.equal(grown[:32], moments)
     assert all((moments == row).all(dim=1).any() for row in grown[32:])
 
 
 def test_the_busiest_cells_are_split() -> None:
     vq, _ = trained("ns_vq", {})
-    assert vq.follower is not None
-    vq.follower.mass[7] = 1e6
+    vq.book.memory[7] = 1e6
     old = vq.codebook[7].clone()
     vq.grow_(33)
     neighbour = (vq.codebook[:32] - old).norm(dim=1).topk(2, largest=False).values[1]
     assert 0.05 * neighbour <= vq.codebook[32].dist(old) <= 0.1001 * neighbour
-    assert vq.follower.mass[7] == vq.follower.mass[32] == 5e5
+    assert vq.book.memory[7] == vq.book.memory[32] == 5e5
 
 
 def test_a_grown_state_loads_into_a_quantizer_of_the_new_size() -> None:
@@ -125,6 +127,16 @@ def test_refuses_to_shrink_or_to_grow_too_early() -> None:
         vq.grow_(8)
     with pytest.raises(ValueError, match="once its k-means start is finished"):
         make_quantizer("ns_vq", dim=4, codebook_size=32).grow_(64)
+
+
+@pytest.mark.parametrize("name", ["trans_vq_paper", "trans_vq_published"])
+def test_codes_that_depend_on_each_other_cannot_grow_and_say_so(name: str) -> None:
+    """Attention mixes the codes: with more of them, every index would mean another code."""
+    vq, _ = trained(name, {})
+    before = vq.codebook.detach().clone()
+    with pytest.raises(ValueError, match="grow"):
+        vq.grow_(40)
+    assert torch.equal(vq.codebook, before)
 
 
 def test_codes_that_are_split_again_and_again_stay_apart() -> None:

@@ -100,9 +100,9 @@ def projection_pairs(ours, theirs):
 def ema_state(ours, theirs):
     codebook = theirs._codebook
     return [
-        (ours.codes, codebook.embed[0]),
-        (ours.cluster_size, codebook.cluster_size[0]),
-        (ours.cluster_sum, codebook.embed_avg[0]),
+        (ours.book.codes, codebook.embed[0]),
+        (ours.book.cluster_size, codebook.cluster_size[0]),
+        (ours.book.cluster_sum, codebook.embed_avg[0]),
         *parameter_pairs(ours, theirs),
     ]
 
@@ -121,9 +121,9 @@ def test_ema_vq(codebook_dim, rotation):
         estimator="rotation" if rotation else "straight_through",
     )
     assert isinstance(ours, EMAVQ)
-    before = ours.codes.clone()
+    before = ours.book.codes.clone()
     train(ours, theirs, state=lambda: ema_state(ours, theirs))
-    assert (ours.codes - before).abs().max() > 0.1
+    assert (ours.book.codes - before).abs().max() > 0.1
 
 
 def test_ema_vq_masked():
@@ -141,7 +141,7 @@ def test_ema_vq_dead_codes_move_to_latents():
         ours(z), theirs(z)
         for mine, their in ema_state(ours, theirs):
             close(mine, their)
-    assert (ours.codes == z[0, 0]).all(dim=1).sum() > 10
+    assert (ours.book.codes == z[0, 0]).all(dim=1).sum() > 10
 
 
 @pytest.mark.parametrize("codebook_dim", [4, 3])
@@ -157,14 +157,14 @@ def test_vq(codebook_dim, rotation):
         estimator="rotation" if rotation else "straight_through",
     )
     assert isinstance(ours, VQ)
-    before = ours.codes.detach().clone()
+    before = ours.book.codes.detach().clone()
     train(
         ours,
         theirs,
-        state=lambda: [(ours.codes, theirs.codebook), *projection_pairs(ours, theirs)],
+        state=lambda: [(ours.book.codes, theirs.codebook), *projection_pairs(ours, theirs)],
         our_loss=lambda loss, *_: 2 * loss,
     )
-    assert (ours.codes - before).abs().max() > 0.1
+    assert (ours.book.codes - before).abs().max() > 0.1
 
 
 def test_vq_orthogonal():
@@ -177,7 +177,7 @@ def test_vq_orthogonal():
     train(
         ours,
         theirs,
-        state=lambda: [(ours.codes, theirs.codebook)],
+        state=lambda: [(ours.book.codes, theirs.codebook)],
         our_loss=lambda loss, z, quantized: loss + F.mse_loss(quantized, z),
     )
 
@@ -210,8 +210,8 @@ def test_sim_vq(rotation):
         ours,
         theirs,
         state=lambda: [
-            (ours.base_codebook, theirs.frozen_codebook),
-            (ours.transform.weight, theirs.code_transform.weight),
+            (ours.book.base, theirs.frozen_codebook),
+            (ours.book.transform.weight, theirs.code_transform.weight),
             (ours.codebook, theirs.codebook),
         ],
     )
@@ -339,7 +339,7 @@ def test_factorized_vq_in_evaluation(codebook_dim):
 def test_factorized_vq_against_numpy():
     vq = FactorizedVQ(6, 16, 3, commitment_weight=0.3)
     with torch.no_grad():
-        vq.codes *= torch.rand(16, 1) * 5 + 0.1
+        vq.book.codes *= torch.rand(16, 1) * 5 + 0.1
     x = torch.randn(40, 6)
     quantized, indices, loss = vq(x)
     w_in, b_in, w_out, b_out = (
@@ -348,7 +348,7 @@ def test_factorized_vq_against_numpy():
     )
     z = x.double().numpy() @ w_in.T + b_in
     z /= np.linalg.norm(z, axis=1, keepdims=True)
-    codes = vq.codes.detach().double().numpy()
+    codes = vq.book.codes.detach().double().numpy()
     unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
     expected = (z @ unit.T).argmax(axis=1)
     np.testing.assert_array_equal(indices.numpy(), expected)

@@ -1,23 +1,27 @@
 import pytest
 
-from driftvq import NSVQ, make_quantizer
+from driftvq import QUANTIZERS, NSVQPaper, make_quantizer
 
 
-def test_makes_by_name_and_preset() -> None:
-    vq = make_quantizer("ns_vq", preset="paper", dim=4, codebook_size=8)
-    assert isinstance(vq, NSVQ)
-    assert vq.kernel == "gaussian"
-    assert make_quantizer("ns_vq", dim=4, codebook_size=8).kernel == "softmax"
+def test_makes_by_name() -> None:
+    vq = make_quantizer("ns_vq_paper", dim=4, codebook_size=8, bandwidth=0.5)
+    assert type(vq) is NSVQPaper
+    assert vq.book.bandwidth == 0.5
+
+
+def test_every_name_makes_its_class() -> None:
+    made = {name: type(make_quantizer(name, dim=4, codebook_size=16)) for name in QUANTIZERS}
+    assert made == QUANTIZERS
+    assert len(set(made.values())) == len(QUANTIZERS)
 
 
 @pytest.mark.parametrize(
-    ("name", "preset", "message"),
+    ("name", "message"),
     [
-        ("nsvq", None, "unknown quantizer 'nsvq'; known, nearest first: ns_vq, "),
-        ("ns_vq", "papr", "unknown preset of ns_vq 'papr'; known, nearest first: paper, "),
-        ("vq", "paper", "unknown preset of vq 'paper'; known, nearest first: none"),
+        ("nsvq", "unknown quantizer 'nsvq'; known, nearest first: ns_vq, "),
+        ("ns_vq_papr", "unknown quantizer 'ns_vq_papr'; known, nearest first: ns_vq_paper, "),
     ],
 )
-def test_unknown_names_are_answered_with_the_known_ones(name: str, preset: str | None, message: str) -> None:
+def test_unknown_names_are_answered_with_the_known_ones(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_quantizer(name, preset=preset, dim=4, codebook_size=8)
+        make_quantizer(name, dim=4, codebook_size=8)

@@ -8,20 +8,20 @@ from driftvq import SimVQ
 def test_codebook_is_the_frozen_one_times_a_matrix() -> None:
     torch.manual_seed(0)
     vq = SimVQ(dim=6, codebook_size=32)
-    expected = vq.base_codebook.numpy() @ vq.transform.weight.detach().numpy().T
+    expected = vq.book.base.numpy() @ vq.book.transform.weight.detach().numpy().T
     np.testing.assert_allclose(vq.codebook.detach(), expected, atol=1e-6)
-    assert [name for name, _ in vq.named_parameters()] == ["transform.weight"]
+    assert [name for name, _ in vq.named_parameters()] == ["book.transform.weight"]
 
 
 def test_one_step_moves_codes_that_were_not_selected() -> None:
     torch.manual_seed(0)
     vq = SimVQ(dim=6, codebook_size=32)
-    before, base = vq.codebook.detach().clone(), vq.base_codebook.clone()
+    before, base = vq.codebook.detach().clone(), vq.book.base.clone()
     optimizer = torch.optim.SGD(vq.parameters(), lr=1.0)
     vq(torch.randn(1, 6)).loss.backward()
     optimizer.step()
     assert ((vq.codebook - before).abs().sum(dim=1) > 0).all()
-    assert torch.equal(vq.base_codebook, base)
+    assert torch.equal(vq.book.base, base)
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}])
@@ -44,7 +44,7 @@ def test_gradient_of_the_matrix_matches_the_chain_rule() -> None:
     z = torch.randn(30, 4, dtype=torch.float64)
     _, indices, loss = vq(z)
     loss.backward()
-    base = vq.base_codebook.numpy()[indices]
-    weight = vq.transform.weight.detach().numpy()
+    base = vq.book.base.numpy()[indices]
+    weight = vq.book.transform.weight.detach().numpy()
     error = base @ weight.T - z.numpy()
-    np.testing.assert_allclose(vq.transform.weight.grad, 2 * error.T @ base / error.size)
+    np.testing.assert_allclose(vq.book.transform.weight.grad, 2 * error.T @ base / error.size)

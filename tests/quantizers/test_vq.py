@@ -11,17 +11,17 @@ def latents(n: int = 200, dim: int = 6, seed: int = 0) -> torch.Tensor:
 
 def test_loss_and_gradients_match_the_formula() -> None:
     vq = VQ(dim=6, codebook_size=16, commitment_weight=0.3).double()
-    torch.nn.init.normal_(vq.codes)
+    torch.nn.init.normal_(vq.book.codes)
     z = latents().requires_grad_()
     _, indices, loss = vq(z)
     loss.backward()
-    zn, cn, win = z.detach().numpy(), vq.codes.detach().numpy(), indices.numpy()
+    zn, cn, win = z.detach().numpy(), vq.book.codes.detach().numpy(), indices.numpy()
     error = zn - cn[win]
     assert loss.item() == pytest.approx(1.3 * np.mean(error**2))
     np.testing.assert_allclose(z.grad, 0.3 * 2 * error / error.size)
     expected = np.zeros_like(cn)
     np.add.at(expected, win, -2 * error / error.size)
-    np.testing.assert_allclose(vq.codes.grad, expected, atol=1e-15)
+    np.testing.assert_allclose(vq.book.codes.grad, expected, atol=1e-15)
 
 
 def test_straight_through_hands_on_the_gradient_unchanged() -> None:
@@ -29,39 +29,39 @@ def test_straight_through_hands_on_the_gradient_unchanged() -> None:
     z, weight = latents().requires_grad_(), latents(seed=1)
     (vq(z).quantized * weight).sum().backward()
     assert torch.equal(z.grad, weight)
-    assert vq.codes.grad is None
+    assert vq.book.codes.grad is None
 
 
 def test_restart_moves_exactly_the_codes_that_were_not_selected_for_long_enough() -> None:
     vq = VQ(dim=2, codebook_size=4, restart_after=3)
     with torch.no_grad():
-        vq.codes.copy_(torch.tensor([[0.0, 0.0], [1.0, 0.0], [100.0, 0.0], [200.0, 0.0]]))
+        vq.book.codes.copy_(torch.tensor([[0.0, 0.0], [1.0, 0.0], [100.0, 0.0], [200.0, 0.0]]))
     x = torch.tensor([[0.0, 0.1], [1.0, 0.1]]).repeat(8, 1)
     for _ in range(3):
-        before = vq.codes.clone()
+        before = vq.book.codes.clone()
         vq(x)
-        assert torch.equal(vq.codes, before)
+        assert torch.equal(vq.book.codes, before)
     assert vq.code_age.tolist() == [0, 0, 3, 3]
     vq(x)
-    assert torch.equal(vq.codes[:2], before[:2])
-    assert all(any(torch.equal(code, row) for row in x) for code in vq.codes[2:])
+    assert torch.equal(vq.book.codes[:2], before[:2])
+    assert all(any(torch.equal(code, row) for row in x) for code in vq.book.codes[2:])
 
 
 def test_restart_uses_distinct_latents_and_leaves_the_rest_for_later() -> None:
     vq = VQ(dim=1, codebook_size=6, restart_after=1)
     with torch.no_grad():
-        vq.codes.copy_(torch.tensor([0.0, 100, 200, 300, 400, 500])[:, None])
+        vq.book.codes.copy_(torch.tensor([0.0, 100, 200, 300, 400, 500])[:, None])
     vq(torch.tensor([[0.1]]))
     vq(torch.tensor([[0.2], [0.3]]))
-    moved = (vq.codes[1:, 0] < 50).sum()
+    moved = (vq.book.codes[1:, 0] < 50).sum()
     assert moved == 2
-    assert vq.codes[1:, 0][vq.codes[1:, 0] < 50].unique().numel() == 2
+    assert vq.book.codes[1:, 0][vq.book.codes[1:, 0] < 50].unique().numel() == 2
 
 
 def test_orthogonal_weight_adds_its_term() -> None:
     plain, regularised = VQ(dim=6, codebook_size=16), VQ(dim=6, codebook_size=16, orthogonal_weight=2.0)
     regularised.load_state_dict(plain.state_dict())
-    unit = torch.nn.functional.normalize(plain.codes.detach(), dim=1)
+    unit = torch.nn.functional.normalize(plain.book.codes.detach(), dim=1)
     term = ((unit @ unit.T).square().sum() - 16) / 16**2
     z = latents().float()
     assert (regularised(z).loss - plain(z).loss).item() == pytest.approx(2 * term.item(), rel=1e-4)

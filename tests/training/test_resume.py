@@ -12,9 +12,8 @@ STEPS, KILLED_AT = 20, 9
 
 CASES: dict[str, dict[str, Any]] = {
     "ns_vq": {"quantizer": "ns_vq"},
-    "ns_vq, paper, a worker": {
-        "quantizer": "ns_vq",
-        "preset": "paper",
+    "ns_vq_paper, a worker": {
+        "quantizer": "ns_vq_paper",
         "quantizer_options": ["decay_every=5"],
         "workers": 1,
     },
@@ -28,7 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 MORE_CASES: dict[str, dict[str, Any]] = {
     "ns_vq, a worker": {"quantizer": "ns_vq", "workers": 1},
-    "ns_vq, paper": {"quantizer": "ns_vq", "preset": "paper", "quantizer_options": ["decay_every=5"]},
+    "ns_vq_paper": {"quantizer": "ns_vq_paper", "quantizer_options": ["decay_every=5"]},
     "trans_vq": {"quantizer": "trans_vq"},
     "vq with restarts": {"quantizer": "vq", "quantizer_options": ["kmeans_init=true", "restart_after=3"]},
     "gumbel_vq, which draws random numbers": {"quantizer": "gumbel_vq"},

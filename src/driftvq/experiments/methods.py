@@ -63,13 +63,9 @@ METHODS = {
             _quantizer("ns_vq_published"),
             decays_per_epoch=True,
         ),
-        Method(
-            "ns_vq_delta_e", "NS-VQ, ΔE (Suppl. 10)", "paper", _quantizer("ns_vq_delta_e"), decays_per_epoch=True
-        ),
+        Method("ns_vq_delta_e", "NS-VQ, ΔE (Suppl. 10)", "paper", _quantizer("ns_vq_delta_e"), decays_per_epoch=True),
         Method("trans_vq_paper", "TransVQ, as printed", "paper", _quantizer("trans_vq_paper")),
-        Method(
-            "trans_vq_mlp_paper", "TransVQ-MLP, as printed", "paper", _quantizer("trans_vq_paper", transform="mlp")
-        ),
+        Method("trans_vq_mlp_paper", "TransVQ-MLP, as printed", "paper", _quantizer("trans_vq_paper", transform="mlp")),
         Method("trans_vq_published", "TransVQ, authors' code", "paper", _quantizer("trans_vq_published")),
         Method("ns_vq", "NS-VQ (driftvq)", "ours", _quantizer("ns_vq")),
         Method("trans_vq", "TransVQ (driftvq)", "ours", _quantizer("trans_vq")),

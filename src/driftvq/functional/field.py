@@ -19,7 +19,7 @@ def field_moments(features_np: Tensor, moved_nd: Tensor, weight_n: Tensor) -> Te
     return (features_np * weight_n[:, None]).t() @ torch.cat([features_np, moved_nd], dim=1)
 
 
-def fit_field(moments: Tensor, ridge: float = 1.0) -> Tensor:
+def fit_field(moments: Tensor, ridge: float = 0.1) -> Tensor:
     """``W = (A + λ · mean diag A)⁻¹ B`` of moments ``[A, B]``: the field is ``f(c) W``, ``(p, d)``.
 
     Args:

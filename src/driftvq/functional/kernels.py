@@ -24,9 +24,9 @@ def kernel_transfer(
     ``w_ik = exp(-|x_i - c_k|² / b)`` (Gaussian, b = 2σ², Eq. 14), or ``min(1, gain · softmax_k(-|x_i - c_k|² / b))``
     (softmax; the published code has gain 0.01·K).
 
-    The one primitive behind NS-VQ's literal forms: with values ``[x, 1]`` it yields the kernel-weighted sums and masses of its codebook
-    update, with values the decoder's gradient it yields the ΔE variant. Distances, winners and weights live for one
-    block of latents; two matmuls do the work.
+    The one primitive behind NS-VQ's literal forms: with values ``[x, 1]`` it yields the kernel-weighted sums and masses
+    of its codebook update, with values the decoder's gradient it yields the ΔE variant. Distances, winners and weights
+    live for one block of latents; two matmuls do the work.
 
     Args:
         x_nd: latents ``(n, d)``.

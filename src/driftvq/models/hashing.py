@@ -13,8 +13,8 @@ def model_hash(model: VQVAE) -> str:
     """The sha256 of a model's config and of every tensor that ``encode`` or ``decode`` may depend on, as hex.
 
     Names, precisions, shapes and bits count; device, memory layout and train or eval mode do not. Left out are the
-    quantizer's buffers that its parts declare as ``training_state``, so a forward pass in training mode that moves no weight and no code
-    leaves the hash alone.
+    quantizer's buffers that its parts declare as ``training_state``, so a forward pass in training mode that moves no
+    weight and no code leaves the hash alone.
     """
     digest = hashlib.sha256(json.dumps(model.current_config.to_dict(), sort_keys=True).encode())
     ignored = training_state(model)

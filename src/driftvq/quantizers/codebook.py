@@ -3,7 +3,7 @@
 Shape suffixes: n latents, k codes, d dimensions.
 """
 
-from typing import ClassVar, TypedDict, Unpack
+from typing import ClassVar, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -89,7 +89,8 @@ class CodebookQuantizer(Quantizer):
 
     @property
     def codebook(self) -> Tensor:
-        return self.book()
+        codes_kd: Tensor = self.book()
+        return codes_kd
 
     def set_codebook_(self, codes_kd: Tensor) -> None:
         """Take over a whole codebook ``(codebook_size, codebook_dim)``; a k-means start that waits is off."""
@@ -145,7 +146,7 @@ class CodebookQuantizer(Quantizer):
             raise ValueError("a codebook can grow once its k-means start is finished: train a few steps first")
 
     def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        if self.training and not self._frozen and not self.start.done:
+        if self.training and not self._frozen and self.start.waits():
             self._start_(z_nd, valid_n)
         z_nd = self._to_code_space(z_nd)
         codebook_kd = self.codebook.to(z_nd.dtype)

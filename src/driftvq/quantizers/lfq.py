@@ -6,8 +6,8 @@ from torch import Tensor
 from driftvq.functional import masked_mse, soft_usage, straight_through
 from driftvq.quantizers.arguments import in_range, positive_int
 from driftvq.quantizers.base import Quantizer, Selection
-from driftvq.quantizers.registry import register
 from driftvq.quantizers.distributed import mean_over_processes
+from driftvq.quantizers.registry import register
 
 
 @register("lfq")

@@ -40,9 +40,7 @@ class NSVQDeltaE(CodebookQuantizer):
     ) -> None:
         options = {"kmeans_init": True, **options}
         super().__init__(dim, codebook_size, codebook_dim, **options)
-        self._own(
-            SpreadingCodes(codebook_size, self.codebook_dim, "gaussian", bandwidth, bandwidth_decay, decay_every)
-        )
+        self._own(SpreadingCodes(codebook_size, self.codebook_dim, "gaussian", bandwidth, bandwidth_decay, decay_every))
 
     def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         selection = super()._select(z_nd, valid_n)

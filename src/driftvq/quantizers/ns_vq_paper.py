@@ -37,6 +37,4 @@ class NSVQPaper(CodebookQuantizer):
     ) -> None:
         options = {"kmeans_init": True, "estimator": "modified", **options}
         super().__init__(dim, codebook_size, codebook_dim, **options)
-        self._own(
-            KernelCodes(codebook_size, self.codebook_dim, "gaussian", bandwidth, bandwidth_decay, decay_every)
-        )
+        self._own(KernelCodes(codebook_size, self.codebook_dim, "gaussian", bandwidth, bandwidth_decay, decay_every))

@@ -11,6 +11,7 @@ from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer
 from driftvq.quantizers.registry import register
 
+
 @register("residual_vq")
 class ResidualVQ(CompositeQuantizer):
     """Each quantizer quantises what the ones before it left over; the codes add up.

@@ -54,7 +54,13 @@ class TransVQPublished(CodebookQuantizer):
                 if match and (not before or before.endswith(".")):
                     found[ours + rest] = tensor
         expected = self.book.state_dict()
-        missing = sorted(expected.keys() - found.keys())
+        absent = expected.keys() - found.keys()
+        missing = [
+            theirs + name[len(ours) :]
+            for theirs, ours in NAMES.items()
+            for name in sorted(absent)
+            if name.startswith(ours)
+        ]
         if missing:
             raise ValueError(f"the state dict lacks {len(missing)} tensors of TransVQ, the first {missing[0]!r}")
         wrong = [name for name, tensor in expected.items() if tensor.shape != found[name].shape]

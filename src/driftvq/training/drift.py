@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from driftvq.functional import Metric, count_codes
-from driftvq.quantizers.base import Quantizer, positive_int
+from driftvq.quantizers.arguments import positive_int
+from driftvq.quantizers.base import Quantizer
 from driftvq.training.movement import movement, present
 from driftvq.training.probing import (
     Snapshot,

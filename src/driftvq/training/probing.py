@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from driftvq.functional import Metric, nearest
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.composite import CompositeQuantizer
 from driftvq.quantizers.grouped_vq import GroupedVQ
-from driftvq.quantizers.codebooks.start import KMeansStart
 
 
 class Snapshot(NamedTuple):

@@ -117,7 +117,7 @@ def closest(codebook: np.ndarray) -> float:
 def first_weights(learner: Any) -> dict[str, list[float]]:
     """The hidden layer of a TransVQ learner that has not learned yet."""
     assert isinstance(learner, TransVQToyLearner)
-    hidden, out = learner.quantizer.transform.hidden, learner.quantizer.transform.out
+    hidden, _, out = learner.quantizer.book.transform.network
     assert hidden.out_features == playground.HIDDEN
     assert not torch.any(out.weight)
     return {"weight": hidden.weight.detach().ravel().tolist(), "bias": hidden.bias.detach().tolist()}

@@ -100,7 +100,7 @@ def test_trans_vq_starts_at_the_codes_and_moves_them_all():
     learner.step_(batch + 5)
     learner.step_(batch + 5)
     assert (learner.codebook != codebook).all()
-    np.testing.assert_array_equal(learner.quantizer.base_codebook.numpy(), codebook)
+    np.testing.assert_array_equal(learner.quantizer.book.base.numpy(), codebook)
 
 
 @pytest.mark.parametrize("name", QUANTIZERS)
@@ -120,7 +120,7 @@ def test_making_a_learner_leaves_the_global_generator_alone():
     state = torch.random.get_rng_state()
     one, same, other = (rules.make_learner("trans_vq_toy", np.ones((4, 2)), seed) for seed in (1, 1, 2))
     assert torch.equal(state, torch.random.get_rng_state())
-    weights = [learner.quantizer.transform.hidden.weight for learner in (one, same, other)]
+    weights = [learner.quantizer.book.transform.network[0].weight for learner in (one, same, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 

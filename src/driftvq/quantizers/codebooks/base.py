@@ -39,6 +39,11 @@ class Codebook(nn.Module):
     training_state: ClassVar[tuple[str, ...]] = ()
     by_gradient: ClassVar[bool] = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: list[nn.Parameter] = []
+        """What an optimizer would train if the codebook were not frozen."""
+
     @abstractmethod
     def forward(self) -> Tensor:
         """The codes in use."""
@@ -62,14 +67,14 @@ class Codebook(nn.Module):
     def learn_(self, lesson: Lesson) -> None:
         """Move codes by statistics, once per training step."""
 
-    def carried(self, points_kd: Tensor) -> Tensor:
-        """Where points of the latents' space are now that stood among the codes before the latest step."""
-        return points_kd
-
     def freeze_(self, frozen: bool) -> None:
-        """Let no optimizer move the codes, or let it."""
-        for parameter in self.parameters():
+        """Let no optimizer move the codes, or let it again; what was fixed before stays so."""
+        if frozen:
+            self._held += [parameter for parameter in self.parameters() if parameter.requires_grad]
+        for parameter in self._held:
             parameter.requires_grad_(not frozen)
+        if not frozen:
+            self._held = []
 
     def busyness(self) -> Tensor | None:
         """How much each code is in use ``(k,)``, of any scale; None: unknown."""

@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from driftvq.functional import field_agreement, field_moments, fit_field, masked_mse
+from driftvq.functional import field_agreement, field_moments, fit_field
 from driftvq.quantizers.codebooks.features import AffineFeatures
 from driftvq.quantizers.codebooks.parts import Batch, Part, Seen
+from driftvq.quantizers.codebooks.winners import winner_sums
 
 MEMORY = 3.0
 """Latents per feature that a fit remembers."""
@@ -47,16 +48,15 @@ class Drift(Part):
         velocity: V ``(p, d)``.
         field: W + V of the latest step ``(p, d)``.
         gain: g of the latest step.
-        origin, spread: mean of the codes ``(d,)`` and s in the latest step.
+        spread: s in the latest step, in which all of these are expressed.
         evidence: recent means of the field's square, and of its product with what the next batch showed, ``(2,)``.
     """
 
-    training_state: ClassVar[tuple[str, ...]] = ("moments", "velocity", "field", "gain", "origin", "spread", "evidence")
+    training_state: ClassVar[tuple[str, ...]] = ("moments", "velocity", "field", "gain", "spread", "evidence")
     moments: Tensor
     velocity: Tensor
     field: Tensor
     gain: Tensor
-    origin: Tensor
     spread: Tensor
     evidence: Tensor
 
@@ -68,17 +68,22 @@ class Drift(Part):
         self.register_buffer("velocity", torch.zeros(shape))
         self.register_buffer("field", torch.zeros(shape))
         self.register_buffer("gain", torch.zeros(()))
-        self.register_buffer("origin", torch.zeros(features.dim))
         self.register_buffer("spread", torch.zeros(()))
         self.register_buffer("evidence", torch.zeros(2))
 
-    @property
-    def trained(self) -> bool:
-        return self.features.trained
-
     def sums(self, seen: Seen) -> tuple[Tensor, ...]:
-        features_np = self.features.of(seen.standard, seen.winners)
-        return (field_moments(features_np, seen.away, seen.weight),)
+        return (field_moments(*self._observed(seen)),)
+
+    def _observed(self, seen: Seen) -> tuple[Tensor, Tensor, Tensor]:
+        """Features of codes, how far their latents are away, and the weight of each row.
+
+        Where there are more latents than codes, the rows are the codes with the means of their latents: the moments of
+        displacements and the gradients are the same.
+        """
+        if len(seen.winners) < len(seen.standard):
+            return self.features.of(seen.standard, seen.winners), seen.away, seen.weight
+        counts_k, sums_kd = winner_sums(seen.away, seen.winners, seen.weight, len(seen.standard))
+        return self.features(seen.standard), sums_kd / counts_k.clamp(min=1)[:, None], counts_k
 
     def forward(self, codes_kd: Tensor, batch: Batch) -> Tensor:
         (moments,), tiny = batch.shared, torch.finfo(batch.spread.dtype).tiny
@@ -95,8 +100,7 @@ class Drift(Part):
         share = confirmed * length.clamp(max=1) * until_selected.square()
         gain = confirmed * (share / FOLLOWED_SHARE).clamp(max=1) * (batch.total > 0)
         self._remember_(remembered, field_pd, gain, kept)
-        self.origin.copy_(batch.origin)
-        return self.carried(codes_kd)
+        return codes_kd + batch.spread * self.features.moved(batch.seen.standard, gain * field_pd)
 
     def _rescale_(self, spread: Tensor) -> None:
         """Express what is remembered of displacements in the present spread."""
@@ -124,17 +128,21 @@ class Drift(Part):
         self.field.copy_(field_pd)
         self.gain.copy_(gain)
 
-    def loss(self, seen: Seen, valid_n: Tensor | None) -> Tensor:
+    def loss(self, seen: Seen) -> Tensor:
         """How far the field misses what the latents did since: the embedding loss of ``c + f(c) (W + V)``."""
-        features_np = self.features.of(seen.standard, seen.winners)
-        field_pd = self.field.to(seen.away, copy=True)  # the step moves on before the backward pass
-        went_nd = seen.away + features_np.detach() @ (self.gain * field_pd)
-        return masked_mse(went_nd, features_np @ field_pd, valid_n)
+        features_np, away_nd, weight_n = self._observed(seen)
+        field_pd = self.field.to(away_nd, copy=True)  # the step moves on before the backward pass
+        went_nd = away_nd + features_np.detach() @ (self.gain * field_pd)
+        within = _mean_square(seen.away, seen.weight) - _mean_square(away_nd, weight_n)
+        return _mean_square(went_nd - features_np @ field_pd, weight_n) + within
 
-    def carried(self, points_kd: Tensor) -> Tensor:
-        origin_d, spread = self.origin.to(points_kd), self.spread.to(points_kd)
-        step_pd = (self.gain * self.field).to(points_kd)
-        return points_kd + spread * self.features.moved((points_kd - origin_d) / spread, step_pd)
+    def reset_(self) -> None:
+        for buffer in (self.moments, self.velocity, self.field, self.gain, self.spread):
+            buffer.zero_()
 
     def readings(self) -> dict[str, float]:
         return {"drift_followed": self.gain.item()}
+
+
+def _mean_square(x_nd: Tensor, weight_n: Tensor) -> Tensor:
+    return (x_nd.square().mean(dim=1) * weight_n).sum() / weight_n.sum().clamp(min=1)

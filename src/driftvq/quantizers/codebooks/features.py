@@ -3,8 +3,6 @@
 Shape suffixes: k codes, p features, d dimensions of a code, w width of the network.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
@@ -19,10 +17,7 @@ class AffineFeatures(nn.Module):
 
     Attributes:
         count: number of features, p.
-        trained: whether there is something to train.
     """
-
-    trained: ClassVar[bool] = False
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -33,7 +28,8 @@ class AffineFeatures(nn.Module):
 
     def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
         """The features of selected codes ``(n, p)``."""
-        return self(codes_kd[winners_n])
+        features_np: Tensor = self(codes_kd[winners_n])
+        return features_np
 
     def moved(self, codes_kd: Tensor, field_pd: Tensor) -> Tensor:
         """``f(c) W`` of every code ``(k, d)``, block by block."""
@@ -51,18 +47,21 @@ class NetworkFeatures(AffineFeatures):
         together: h(c̄_k) depends on all codes, so that they are never mapped in parts.
     """
 
-    trained: ClassVar[bool] = True
-
     def __init__(self, dim: int, network: nn.Module, width: int, together: bool) -> None:
         super().__init__(dim)
         self.network, self.width, self.together = network, width, together
         self.count = 1 + dim + width
 
+    @property
+    def training_state(self) -> tuple[str, ...]:
+        """Weights that move codes in training and that evaluation does not see."""
+        return tuple(f"network.{name}" for name in self.network.state_dict())
+
     def forward(self, codes_kd: Tensor) -> Tensor:
         return torch.cat([super().forward(codes_kd), self.network(codes_kd) * self.width**-0.5], dim=1)
 
     def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
-        return self(codes_kd)[winners_n] if self.together else super().of(codes_kd, winners_n)
+        return self.forward(codes_kd)[winners_n] if self.together else super().of(codes_kd, winners_n)
 
     def moved(self, codes_kd: Tensor, field_pd: Tensor) -> Tensor:
-        return self(codes_kd) @ field_pd if self.together else super().moved(codes_kd, field_pd)
+        return self.forward(codes_kd) @ field_pd if self.together else super().moved(codes_kd, field_pd)

@@ -88,14 +88,15 @@ class FollowingCodes(Codebook):
         if not trained or not self.training:
             return winners_n, z_nd.new_zeros(())
         with torch.no_grad():
-            seen, _, spread = self._look(z_nd.detach(), winners_n, torch.ones_like(z_nd[:, 0]))
-        error = torch.stack([part.loss(seen, valid_n) for part in trained]).sum()
-        return winners_n, _scale_free(error, spread)
+            weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+            seen, spread = self._look(z_nd.detach(), winners_n, weight_n)
+        error = torch.stack([part.loss(seen) for part in trained]).sum()
+        return winners_n, _scale_free(error, spread, seen.away)
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> None:
         codes_kd, parts = self.codes.to(lesson.latents), self._parts()
-        seen, origin_d, spread = self._look(lesson.latents, lesson.winners, lesson.weight)
+        seen, spread = self._look(lesson.latents, lesson.winners, lesson.weight)
         latents_nd = F.embedding(seen.winners, codes_kd) + spread * seen.away
         squares_n = seen.away.square().sum(dim=1) * seen.weight
         sums = [part.sums(seen) for part in parts]
@@ -103,35 +104,32 @@ class FollowingCodes(Codebook):
             *winner_sums(latents_nd, seen.winners, seen.weight, len(codes_kd)), squares_n.sum(), *sum(sums, ())
         )
         total = counts_k.sum()
-        kept = self._remember_(counts_k, total)
+        self._remember_(counts_k, total)
         self.reach.copy_(torch.where(total > 0, (square / total.clamp(min=1)).sqrt(), self.reach))
-        batch = Batch(
-            seen, latents_nd, lesson.step, origin_d, spread, total, self.reach, counts_k, sums_kd, self.memory, kept
-        )
+        batch = Batch(seen, latents_nd, lesson.step, spread, total, self.reach, counts_k, sums_kd, self.memory)
         for part, own in zip(parts, sums, strict=True):
             shared, joined = tuple(joined[: len(own)]), joined[len(own) :]
             codes_kd = part(codes_kd, replace(batch, shared=shared))
         self.codes.copy_(torch.where(codes_kd.isfinite().all(), codes_kd, self.codes.to(codes_kd)))
 
-    def _look(self, z_nd: Tensor, winners_n: Tensor, weight_n: Tensor) -> tuple[Seen, Tensor, Tensor]:
-        """The latents beside their codes, and the codes' mean and spread."""
+    def _look(self, z_nd: Tensor, winners_n: Tensor, weight_n: Tensor) -> tuple[Seen, Tensor]:
+        """The latents beside their codes, and the spread of the codes."""
         codes_kd = self.codes.detach().to(z_nd)
         origin_d = codes_kd.mean(dim=0)
         spread = root_mean_square(codes_kd - origin_d)
         away_nd = (z_nd - F.embedding(winners_n, codes_kd)) / spread
         length_n = away_nd.norm(dim=1).clamp(min=torch.finfo(z_nd.dtype).tiny)
-        allowed = torch.where(self.reach > 0, OUTLIER * self.reach, torch.inf).to(z_nd)
+        allowed = torch.where(self.reach > 0, OUTLIER * self.reach, torch.finfo(z_nd.dtype).max).to(z_nd)
         near_n = (allowed / length_n).clamp(max=1)
         seen = Seen((codes_kd - origin_d) / spread, winners_n, away_nd * near_n[:, None], weight_n)
-        return seen, origin_d, spread
+        return seen, spread
 
-    def _remember_(self, counts_k: Tensor, total: Tensor) -> Tensor:
-        """Let the codes' memories fade by this batch, and take it in; how much of a memory is kept."""
+    def _remember_(self, counts_k: Tensor, total: Tensor) -> None:
+        """Let the codes' memories fade by this batch, and take it in."""
         self.seen += total.to(torch.int64)
         horizon = (MEMORY_SHARE * self.seen).clamp(min=MIN_MEMORY * len(self.memory))
         kept = torch.exp(-total / horizon)
         self.memory.mul_(kept.to(self.memory)).add_(counts_k.to(self.memory))
-        return kept
 
     def _parts(self) -> list[Part]:
         return [part for part in self.parts.values() if isinstance(part, Part)]
@@ -141,11 +139,8 @@ class FollowingCodes(Codebook):
         self.codes.copy_(codes_kd)
         self.memory.fill_(MIN_MEMORY)
         self.reach.zero_()
-
-    def carried(self, points_kd: Tensor) -> Tensor:
         for part in self._parts():
-            points_kd = part.carried(points_kd)
-        return points_kd
+            part.reset_()
 
     def busyness(self) -> Tensor:
         return self.memory
@@ -178,8 +173,9 @@ def root_mean_square(x_kd: Tensor) -> Tensor:
     return torch.where(largest > 0, (x_kd / unit).square().mean().sqrt() * unit, 1)
 
 
-def _scale_free(error: Tensor, spread: Tensor) -> Tensor:
-    """``s² · error`` with the gradient of ``log error``, which is the same for latents of any scale."""
+def _scale_free(error: Tensor, spread: Tensor, away_nd: Tensor) -> Tensor:
+    """``s² · error`` with the gradient of ``error / mean away²``, which is the same for latents of any scale."""
+    level = away_nd.square().mean() if away_nd.numel() else away_nd.new_ones(())
+    level = level.clamp(min=torch.finfo(level.dtype).tiny ** 0.5)
     value = error.detach()
-    level = value.clamp(min=torch.finfo(value.dtype).tiny ** 0.5)
     return value * spread.square() + (error - value) / level

@@ -33,26 +33,23 @@ class Batch:
         seen: this process's latents.
         latents: the same, in their own units ``(n, d)``.
         step: number of the training step.
-        origin, spread: mean ``(d,)`` and root mean square deviation of the codes.
+        spread: root mean square deviation of the codes from their mean.
         total: latents that count.
         reach: root mean square distance of the latents from their codes, in spreads.
         counts, sums: of the latents that selected each code: ``(k,)`` and ``(k, d)``.
         memory: latents that each code remembers, this batch's included ``(k,)``; a part may set it.
-        kept: share of the earlier memories that is left.
         shared: what the part itself has summed up.
     """
 
     seen: Seen
     latents: Tensor
     step: Tensor
-    origin: Tensor
     spread: Tensor
     total: Tensor
     reach: Tensor
     counts: Tensor
     sums: Tensor
     memory: Tensor
-    kept: Tensor
     shared: tuple[Tensor, ...] = ()
 
 
@@ -69,19 +66,18 @@ class Part(nn.Module):
     @property
     def trained(self) -> bool:
         """Whether an optimizer trains something in it."""
-        return False
+        return any(parameter.requires_grad for parameter in self.parameters())
 
     def sums(self, seen: Seen) -> tuple[Tensor, ...]:
         """What the part needs of this process's latents; it is summed over all processes."""
         return ()
 
-    def loss(self, seen: Seen, valid_n: Tensor | None) -> Tensor:
+    def loss(self, seen: Seen) -> Tensor:
         """The term by which the part is trained, in squared spreads."""
         return seen.away.new_zeros(())
 
-    def carried(self, points_kd: Tensor) -> Tensor:
-        """Where points of the latents' space are now that stood among the codes before the latest step."""
-        return points_kd
+    def reset_(self) -> None:
+        """The codebook was replaced: forget where its codes were going."""
 
     def readings(self) -> dict[str, float]:
         """For logs."""

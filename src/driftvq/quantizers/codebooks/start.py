@@ -64,6 +64,12 @@ class KMeansStart(nn.Module):
         self.finish_()
         return from_first_process(result.codebook)
 
+    def waits(self) -> bool:
+        """Whether latents are still to be gathered; a loader may have written the buffer alone."""
+        if not self.done:
+            self.done = bool(self.finished)
+        return not self.done
+
     def finish_(self) -> None:
         """Nothing more to gather."""
         self.done = True

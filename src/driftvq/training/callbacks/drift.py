@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from driftvq.data.images import to_float
-from driftvq.quantizers.base import positive_int
+from driftvq.quantizers.arguments import positive_int
 from driftvq.training.callbacks.tensorboard import add_histogram
 from driftvq.training.callbacks.trainer import steps_done, whole_weights
 from driftvq.training.drift import DriftMeter, DriftReading

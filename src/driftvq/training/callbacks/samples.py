@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from driftvq.data.images import to_float, to_uint8, write_image
-from driftvq.quantizers.base import positive_int
+from driftvq.quantizers.arguments import positive_int
 from driftvq.training.callbacks.tensorboard import add_image
 from driftvq.training.callbacks.trainer import steps_done, whole_weights
 from driftvq.training.probing import undisturbed

@@ -1,0 +1,40 @@
+import numpy as np
+import torch
+
+from driftvq import NSVQ
+from driftvq.quantizers.codebooks.winners import winner_sums
+from tests.quantizers.codebooks.following import NumpyWinners
+
+
+def test_several_steps_match_the_equation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    vq = NSVQ(dim=3, codebook_size=20, parts=["winners"], kmeans_init=False).double()
+    codes = torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    vq.set_codebook_(codes)
+    expected = NumpyWinners(codes.numpy())
+    for step in range(40):
+        z = torch.randn(60, 3, generator=generator, dtype=torch.float64) + 0.02 * step
+        vq(z)
+        expected.step_(z.numpy())
+        np.testing.assert_allclose(vq.codebook, expected.codes, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(vq.book.memory, expected.memory, rtol=1e-9)
+    assert 0.05 * vq.book.seen > 2 * 20  # the memory has begun to grow
+    assert (vq.codebook - codes).abs().max() > 0.3
+
+
+def test_codes_that_were_not_selected_stay() -> None:
+    vq = NSVQ(dim=1, codebook_size=3, parts=["winners"], kmeans_init=False)
+    vq.set_codebook_(torch.tensor([[0.0], [10.0], [20.0]]))
+    vq(torch.tensor([[9.0], [9.0]]))
+    assert vq.codebook[[0, 2], 0].tolist() == [0, 20]
+    assert 9 < vq.codebook[1, 0] < 10
+
+
+def test_sums_agree_with_numpy() -> None:
+    generator = torch.Generator().manual_seed(0)
+    z, win = torch.randn(50, 3, generator=generator), torch.randint(7, (50,), generator=generator)
+    weight = (torch.rand(50, generator=generator) < 0.7).float()
+    counts, sums = winner_sums(z, win, weight, 9)
+    onehot = np.eye(9)[win] * weight.numpy()[:, None]
+    np.testing.assert_allclose(counts, onehot.sum(axis=0))
+    np.testing.assert_allclose(sums, onehot.T @ z.numpy(), atol=1e-5)
