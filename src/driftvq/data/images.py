@@ -1,8 +1,6 @@
 """One image: from a file to uint8 RGB, to a square of the wanted size, and back into a file."""
 
 import os
-import stat
-from contextlib import ExitStack
 from functools import cache
 from io import BytesIO
 from types import ModuleType
@@ -13,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from driftvq.files import replacing
+from driftvq.files import open_regular, replacing
 from driftvq.names import check_name
 
 Pixels = NDArray[np.uint8]
@@ -144,26 +142,16 @@ def _formats() -> tuple[str, ...]:
 
 def _open(source: str | os.PathLike[str] | bytes) -> IO[bytes]:
     """A stream of regular data that is not empty; a small file is read in one go, as Pillow reads it in many bits."""
-    if isinstance(source, bytes):
-        if not source:
-            raise BadImageError("empty (0 bytes)")
-        return BytesIO(source)
-    with ExitStack() as on_error:
-        file = on_error.enter_context(open(source, "rb", opener=_open_at_once))
-        info = os.fstat(file.fileno())
-        if not stat.S_ISREG(info.st_mode):
-            raise BadImageError("a pipe or device, not a file")
-        if info.st_size == 0:
-            raise BadImageError("empty (0 bytes)")
-        if info.st_size <= SMALL_FILE:
+    file = BytesIO(source) if isinstance(source, bytes) else open_regular(source)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if 0 < size <= SMALL_FILE and not isinstance(source, bytes):
+        with file:
             return BytesIO(file.read())
-        on_error.pop_all()
-        return file
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for somebody to write into a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if size == 0:
+        file.close()
+        raise BadImageError("empty (0 bytes)")
+    return file
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,9 @@ samples, however many shards there are, and the length of an epoch is known.
 import os
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +21,14 @@ from driftvq.data.images import SUFFIXES, BadImageError, Pixels, is_image_name, 
 from driftvq.data.packed import PackedNames, split_rows
 from driftvq.data.progress import counted
 from driftvq.data.tar_index import Member, TarError, tar_members
+from driftvq.files import open_regular
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 LARGEST_IMAGE = 1 << 30
 """In bytes; a member is read at once, and a sparse file may claim any size."""
+
+MAX_SHARDS = 1_000_000
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
@@ -67,7 +72,7 @@ class ShardSource:
         if size > LARGEST_IMAGE:
             raise BadImageError(f"{size:,} bytes, more than {LARGEST_IMAGE:,}", self.name(index))
         try:
-            with self.shards[self._shard_of[row]].open("rb") as file:
+            with open_regular(self.shards[self._shard_of[row]]) as file:
                 file.seek(self._offsets[row])
                 data = file.read(size)
         except OSError as error:
@@ -81,7 +86,7 @@ class ShardSource:
         for number, shard in enumerate(self.shards):
             before, damage = len(self._offsets), ""
             try:
-                for member in _one_per_key(shard):
+                for member in _one_per_key(shard, partial(self._note, number)):
                     self._shard_of.append(number)
                     self._offsets.append(member.offset)
                     self._sizes.append(member.size)
@@ -93,24 +98,34 @@ class ShardSource:
             count = len(self._offsets) - before
             if damage or not count:
                 text = f"{damage}; {count:,} images before that are used" if count else damage or "no images in it"
-                self.problems.append((self._shard_names[number], text))
+                self._note(number, text)
+
+    def _note(self, number: int, reason: str) -> None:
+        self.problems.append((self._shard_names[number], reason))
 
 
 def expand_braces(pattern: str) -> list[str]:
     """``x-{000..002}.tar`` and ``x-{a,b}.tar`` written out; zeros in front keep the width."""
+    names = list(islice(_expanded(pattern), MAX_SHARDS + 1))
+    if len(names) > MAX_SHARDS:
+        raise ValueError(f"{pattern} names more than {MAX_SHARDS:,} shards")
+    return names
+
+
+def _expanded(pattern: str) -> Iterator[str]:
     found = _BRACES.search(pattern)
     if found is None:
-        return [pattern]
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", found[1])
-    if numbers is None:
-        choices = found[1].split(",")
-    else:
+        yield pattern
+        return
+    numbers = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", found[1])
+    choices: Iterable[str] = found[1].split(",")
+    if numbers is not None:
         first, last = int(numbers[1]), int(numbers[2])
         if last < first:
             raise ValueError(f"the range {found[0]} in {pattern} runs backwards")
-        choices = [str(number).zfill(len(numbers[1])) for number in range(first, last + 1)]
-    before, after = pattern[: found.start()], pattern[found.end() :]
-    return [whole for choice in choices for whole in expand_braces(before + choice + after)]
+        choices = (str(number).zfill(len(numbers[1])) for number in range(first, last + 1))
+    for choice in choices:
+        yield from _expanded(pattern[: found.start()] + choice + pattern[found.end() :])
 
 
 def open_pattern(pattern: str, split: str, val_share: float, seed: int) -> ShardSource:
@@ -147,12 +162,12 @@ def _tars(folder: Path) -> list[Path]:
     return tars
 
 
-def _one_per_key(shard: Path) -> Iterator[Member]:
+def _one_per_key(shard: Path, skipped: Callable[[str], None]) -> Iterator[Member]:
     """Of neighbours with one key the image whose extension is plain: ``7.jpg`` rather than ``7.mask.png``."""
     held, held_key, held_plain = None, b"", False
     damage: TarError | None = None
     try:
-        for member in tar_members(shard):
+        for member in tar_members(shard, skipped):
             folder, _, base = member.name.rpartition(b"/")
             stem, _, extension = base.partition(b".")
             if not stem or not is_image_name(os.fsdecode(base)):
