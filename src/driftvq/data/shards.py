@@ -155,7 +155,7 @@ def _tars(folder: Path) -> list[Path]:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            if is_image_name(entry.name) or entry.is_dir():
+            if is_image_name(entry.name) or os.path.isdir(entry.path):  # noqa: PTH112 (False for a link to itself)
                 return []
             if entry.name.lower().endswith(".tar"):
                 tars.append(folder / entry.name)
