@@ -42,7 +42,10 @@ def records_of(lines: Iterable[str]) -> list[dict[str, Any]]:
 
 def shortened(value: Any) -> str:
     """A value as text for an error."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists without end
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
