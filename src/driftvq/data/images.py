@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from driftvq.files import open_regular, replacing
+from driftvq.free_memory import available_memory
 from driftvq.names import check_name
 
 Pixels = NDArray[np.uint8]
@@ -28,7 +30,14 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "J
 MAX_PIXELS = 178_956_970
 """Pillow's own limit for an error; checked here from the header, so that no global setting is touched."""
 
-SMALL_FILE = 1 << 20
+READ_BYTES = 24
+"""Memory that reading takes for a pixel at most: transparency, or 16 bits, beside what Pillow keeps."""
+
+USABLE = 0.8
+"""Share of the free memory that images may take."""
+
+SMALL_FILE, SMALL_IMAGE = 1 << 20, 1 << 22
+"""Bytes that are read at once; pixels that are read without a look at the free memory."""
 
 CROPS = ("center", "random")
 
@@ -79,7 +88,8 @@ def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = No
             times faster when the image is shrunk afterwards anyway, at slightly other pixel values.
 
     Raises:
-        BadImageError: the file is missing, empty, truncated, larger than 178 million pixels or no image.
+        BadImageError: the file is missing, empty, truncated, larger than 178 million pixels or than the free memory
+            allows, or no image.
     """
     where = None if isinstance(source, bytes) else os.fspath(source)
     pillow = _pillow()
@@ -142,14 +152,13 @@ def _formats() -> tuple[str, ...]:
 
 def _open(source: str | os.PathLike[str] | bytes) -> IO[bytes]:
     """A stream of regular data that is not empty; a small file is read in one go, as Pillow reads it in many bits."""
-    file = BytesIO(source) if isinstance(source, bytes) else open_regular(source)
+    file: IO[bytes] = BytesIO(source) if isinstance(source, bytes) else open_regular(source)
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    if 0 < size <= SMALL_FILE and not isinstance(source, bytes):
+    if size <= SMALL_FILE and not isinstance(source, bytes):
         with file:
-            return BytesIO(file.read())
+            file = BytesIO(file.read())
     if size == 0:
-        file.close()
         raise BadImageError("empty (0 bytes)")
     return file
 
@@ -159,6 +168,8 @@ def _reason(error: Exception) -> str:
         return "a folder, not a file"
     if type(error).__name__ == "UnidentifiedImageError":
         return "not an image, or of an unsupported format"
+    if isinstance(error, MemoryError):
+        return "not enough memory"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
 
@@ -168,6 +179,7 @@ def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
     if width * height > MAX_PIXELS:
         raise BadImageError(f"{width} x {height} is more than {MAX_PIXELS:,} pixels")
     drafted = None if min_side is None else image.draft(None, (min_side, min_side))
+    _check_memory(*image.size)
     image.load()
     if drafted is not None:  # sides that the factor does not divide end in a pixel that is partly made up
         image = _without_margin(image, int(drafted[1][2]), int(drafted[1][3]))
@@ -183,6 +195,14 @@ def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
         white = pillow.new("RGBA", image.size, "white")
         image = pillow.alpha_composite(white, image)
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _check_memory(width: int, height: int) -> None:
+    """Refuse what the free memory does not hold; worker processes share it."""
+    worker = get_worker_info()
+    need, free = width * height * READ_BYTES * (1 if worker is None else worker.num_workers), 0
+    if width * height > SMALL_IMAGE and need > USABLE * (free := available_memory()):
+        raise BadImageError(f"{width} x {height} pixels need {need >> 20:,} MB to be read, {free >> 20:,} MB are free")
 
 
 def _without_margin(image: Any, width: int, height: int) -> Any:

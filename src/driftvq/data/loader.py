@@ -122,6 +122,7 @@ def eval_batches(
     world_size: int = 1,
     workers: int = 0,
     strict: bool = False,
+    max_pixels: int | None = None,
 ) -> Batches:
     """Every image once, in order, the centre square; unreadable ones are left out and reported.
 
@@ -130,6 +131,7 @@ def eval_batches(
         limit: at most so many images, evenly spaced over the source, so that a sorted one is still represented.
         rank: this process takes images rank, rank + world_size, ...; maybe none, if there are fewer images than ranks.
         strict: an unreadable image is an error.
+        max_pixels: of a batch, with ``size=None``: it ends before it has more, and a larger image counts as unreadable.
 
     Raises:
         BadImageError: while iterating, when no image can be read.
@@ -140,12 +142,13 @@ def eval_batches(
     count = len(source) if limit is None else min(limit, len(source))
     indices = (np.arange(count, dtype=np.int64) * len(source) // count)[rank::world_size]
     chunk = batch_size if size is not None else 1
-    rows = EvalRows(source, size, indices, chunk, strict)
+    rows = EvalRows(source, size, indices, chunk, strict, max_pixels)
+    most = max_pixels if size is None else None
     return Batches(
         rows,
         range(-(-len(indices) // chunk)),
         workers,
-        lambda parts: _rebatch(parts, batch_size, source.problems, strict, world_size == 1),
+        lambda parts: _rebatch(parts, batch_size, source.problems, strict, world_size == 1, most),
     )
 
 
@@ -176,7 +179,12 @@ def _train(parts: Iterator[Part], problems: list[tuple[str, str]], strict: bool)
 
 
 def _rebatch(
-    parts: Iterator[Part], batch_size: int, problems: list[tuple[str, str]], strict: bool, all_mine: bool
+    parts: Iterator[Part],
+    batch_size: int,
+    problems: list[tuple[str, str]],
+    strict: bool,
+    all_mine: bool,
+    max_pixels: int | None,
 ) -> Iterator[ImageBatch]:
     """Full batches in spite of skipped images; the last one carries what was skipped after it."""
     skipped = list(problems)
@@ -188,7 +196,10 @@ def _rebatch(
             raise BadImageError(part.error)
         skipped += part.skipped
         for image, name in zip(part.images, part.names, strict=True):
-            if images and (len(images) == batch_size or images[0].shape != image.shape):
+            room = (
+                batch_size if max_pixels is None else min(batch_size, max_pixels // (image.shape[0] * image.shape[1]))
+            )
+            if images and (len(images) >= room or images[0].shape != image.shape):
                 yield _batch(images, names, skipped)
                 images, names, skipped = [], [], []
             images.append(image)

@@ -35,6 +35,12 @@ def model_pairs(
                 skipped(name, reason)
         if not len(batch.images):
             continue
+        height, width = batch.images.shape[2:]
+        if min(height, width) < model.downscale:
+            if skipped is not None:
+                for name in batch.names:
+                    skipped(name, f"{height}×{width} pixels, the model needs {model.downscale}×{model.downscale}")
+            continue
         originals = batch.images.to(device)
         images = to_float(originals)
         if model.quantizer is None:
