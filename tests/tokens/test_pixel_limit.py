@@ -77,7 +77,7 @@ def test_images_of_any_size_under_a_memory_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pixels", [1, 4, 12, 24])
+@pytest.mark.parametrize("pixels", [1, 12, 24])
 def test_an_image_at_the_limit_fits_into_what_the_formula_says(pixels: int, tmp_path: Path) -> None:
     model = make_model()
     model.save_pretrained(tmp_path / "model")
@@ -85,7 +85,8 @@ def test_an_image_at_the_limit_fits_into_what_the_formula_says(pixels: int, tmp_
     side = int((pixels * MEGA) ** 0.5)
     (tmp_path / "images" / "x.png").write_bytes(flat_png(side))
     free = int(side * side * (pixel_bytes(model) + 160) / 0.8) + (400 << 20)
-    done = run_limited(free, commands_for(tmp_path, tmp_path / "images"))
+    commands = [[*command, "--max-pixels", str(side**2)] for command in commands_for(tmp_path, tmp_path / "images")]
+    done = run_limited(free, commands)
     assert done.returncode == 0, done.stderr
     assert len(open_tokens(tmp_path / "tokens")) == 1
 
@@ -97,12 +98,12 @@ torch.set_num_threads(1)
 def field(name):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
 model = VQVAE(ModelConfig(network={network!r}, quantizer="vq")).eval()
-model.reconstruct(torch.zeros(1, 3, 64, 64))
-images = torch.zeros(1, 3, {side}, {side})
-before = field("VmRSS:")
-open("/proc/self/clear_refs", "w").write("5")
-model.reconstruct(images)
-print((field("VmHWM:") - before) / {side} ** 2)
+def peak(side):
+    open("/proc/self/clear_refs", "w").write("5")
+    model.reconstruct(torch.zeros(1, 3, side, side))
+    return field("VmHWM:")
+peak({side} // 2)
+print((peak({side}) - peak({side} // 2)) / ({side} ** 2 * 3 / 4))  # what does not grow is on both sides
 """
 
 
@@ -110,10 +111,10 @@ print((field("VmHWM:") - before) / {side} ** 2)
     "network", [pytest.param(name, marks=[pytest.mark.slow] * (name != "small")) for name in NETWORKS]
 )
 def test_a_network_takes_what_is_stated(network: str) -> None:
-    code = MEASURED.format(network=network, side=800)
+    code = MEASURED.format(network=network, side=1200 if network == "small" else 600)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    stated = NETWORK_BYTES[network] + 5 * 4 * 64 / 16
-    assert stated / 4 < float(done.stdout) < stated * 1.1
+    latents = 5 * 4 * 64 / (64 if network == "taming" else 16)
+    assert NETWORK_BYTES[network] / 2 < float(done.stdout) < NETWORK_BYTES[network] + latents
 
 
 def test_free_memory_is_what_every_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from driftvq.data.images import READ_BYTES, USABLE
 from driftvq.free_memory import available_memory
 from driftvq.models.vqvae import VQVAE
 
-NETWORK_BYTES = {"small": 120, "paper": 560, "taming": 2250, "taming_f4": 4700}
+NETWORK_BYTES = {"small": 160, "paper": 560, "taming": 2250, "taming_f4": 4700}
 """The most that a pixel takes inside each network, encoder or decoder, in float32; a test measures it."""
 
 LATENT_COPIES = 5
