@@ -49,6 +49,12 @@ def shortened(value: Any) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
+def shortened_text(text: str, most: int = 4 * SHOWN) -> str:
+    """One line of a text, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def _parsed(line: str) -> Any:
     try:
         return json.loads(line)

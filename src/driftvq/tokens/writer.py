@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
+from driftvq.files import open_regular
 from driftvq.tokens.arrays import BLOCK_ROWS, Array, GrowingArray, keep_only, sync
 from driftvq.tokens.index import (
     BATCHES,
@@ -27,6 +28,9 @@ from driftvq.tokens.index import (
 from driftvq.tokens.places import check_output, partial_folder, replace_folder
 
 COMMIT_SECONDS = 5.0
+
+LONGEST_LINE = 1 << 24
+"""Bytes of a name and its reason; a tar member's name has at most a sixteenth of it."""
 
 
 class TokenWriter:
@@ -193,11 +197,13 @@ class TokenWriter:
 
 def read_names(path: Path) -> Iterator[str]:
     """The JSON string at the start of each line."""
-    with path.open(encoding="utf-8", newline="\n") as file:
-        for line in file:
+    if not path.is_file():
+        raise ValueError(f"{path} is missing")
+    with open_regular(path) as file:
+        while line := file.readline(LONGEST_LINE):
             try:
-                name, _ = json.JSONDecoder().raw_decode(line)
-            except ValueError as error:
+                name, _ = json.JSONDecoder().raw_decode(line.decode())
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path} is damaged: a line is not JSON: {line[:80]!r}") from error
             if not isinstance(name, str):
                 raise ValueError(f"{path} is damaged: a line is not a name: {line[:80]!r}")
