@@ -159,6 +159,18 @@ def test_a_member_of_gigabytes_is_not_read(tmp_path: Path) -> None:
         source.read(0)
 
 
+def test_a_member_larger_than_the_free_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("driftvq.data.shards.available_memory", lambda: 20 << 20)
+    path = tmp_path / "x.tar"
+    with path.open("wb") as file:
+        info = tarfile.TarInfo("large.jpg")
+        info.size = 17 << 20
+        file.write(info.tobuf())
+        file.truncate(512 + info.size + 1024)
+    with pytest.raises(BadImageError, match=r"large\.jpg: 17,825,792 bytes, more than 16,777,216"):
+        open_source(path, "all").read(0)
+
+
 def test_folders_and_plain_tars(tmp_path: Path) -> None:
     images = fill(tmp_path / "in", 3)
     with tarfile.open(tmp_path / "plain.tar", "w") as tar:

@@ -3,6 +3,8 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from driftvq.models import ModelConfig
 
@@ -72,6 +74,33 @@ def test_an_unknown_field_is_refused_nearest_first():
 def test_wrong_values_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         ModelConfig.from_dict(values)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*ModelConfig().to_dict(), "x"]), PLAIN | st.integers(0, 2**70) | st.sampled_from(["vq", "fsq"])
+    )
+    | PLAIN
+)
+@settings(max_examples=200, deadline=None)
+def test_any_json_is_a_config_or_one_line(values):
+    try:
+        config = ModelConfig.from_dict(values)
+    except ValueError as error:
+        message = str(error)
+        config = None
+    if config is None:
+        assert "\n" not in message
+        assert len(message) < 500
+    else:
+        assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 def test_it_must_be_a_mapping():

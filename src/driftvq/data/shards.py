@@ -17,16 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS
-from driftvq.data.images import SUFFIXES, BadImageError, Pixels, is_image_name, read_image
+from driftvq.data.images import SUFFIXES, USABLE, BadImageError, Pixels, is_image_name, read_image
 from driftvq.data.packed import PackedNames, split_rows
 from driftvq.data.progress import counted
 from driftvq.data.tar_index import Member, TarError, tar_members
 from driftvq.files import open_regular
+from driftvq.free_memory import available_memory
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
-LARGEST_IMAGE = 1 << 30
-"""In bytes; a member is read at once, and a sparse file may claim any size."""
+LARGEST_IMAGE, SMALL_MEMBER = 1 << 30, 1 << 24
+"""In bytes; a member is read at once, and a sparse file may claim any size. A small one always fits into memory."""
 
 MAX_SHARDS = 1_000_000
 
@@ -69,8 +70,9 @@ class ShardSource:
         """Decode one sample's image."""
         row = int(self._rows[index])
         size = self._sizes[row]
-        if size > LARGEST_IMAGE:
-            raise BadImageError(f"{size:,} bytes, more than {LARGEST_IMAGE:,}", self.name(index))
+        largest = LARGEST_IMAGE if size <= SMALL_MEMBER else min(LARGEST_IMAGE, int(USABLE * available_memory()))
+        if size > largest:
+            raise BadImageError(f"{size:,} bytes, more than {largest:,}", self.name(index))
         try:
             with open_regular(self.shards[self._shard_of[row]]) as file:
                 file.seek(self._offsets[row])
