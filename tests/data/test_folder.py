@@ -121,6 +121,19 @@ def test_a_link_into_a_hidden_folder_is_the_only_way_there(tmp_path: Path) -> No
     assert source.problems == []
 
 
+@pytest.mark.parametrize("target", ["..", "/"])
+def test_a_link_to_what_contains_the_folder_is_not_followed(target: str, tmp_path: Path) -> None:
+    fill(tmp_path, 1)
+    fill(tmp_path / "photos", 1)
+    (tmp_path / "photos" / "up").symlink_to(target)
+    with ends_within(30):
+        source = open_source(tmp_path / "photos", "all")
+    assert names(source) == ["000.png"]
+    ((name, reason),) = source.problems
+    assert name == "up"
+    assert reason.endswith(", which contains the folder that is searched")
+
+
 def test_a_fan_of_links_takes_no_longer_than_its_folders(tmp_path: Path) -> None:
     for level in range(40):
         folder = tmp_path / f"level-{level}"

@@ -60,10 +60,10 @@ class Tree:
             if entry.is_symlink():
                 entry.stat()  # raises for a link that leads nowhere, or to itself
             if entry.is_dir():
-                target = os.path.realpath(entry.path) if entry.is_symlink() else b""
-                if not target or not self._has_own_place(target):
+                reason = self._needless(os.path.realpath(entry.path)) if entry.is_symlink() else None
+                if reason is None:
                     return b"/"
-                self._note(name, f"a link to {_text(target)}, which is searched itself")
+                self._note(name, reason)
             elif is_image_name(os.fsdecode(entry.name)):
                 if entry.is_file():
                     return b""
@@ -72,12 +72,15 @@ class Tree:
             self._note(name, f"cannot be followed: {error.strerror}")
         return None
 
-    def _has_own_place(self, target: bytes) -> bool:
-        """Whether a folder is reached from the root without links, no part of its way hidden."""
-        if target == self._real_root:
-            return True
-        below = target.removeprefix(self._real_root.rstrip(b"/") + b"/")
-        return below != target and not any(part.startswith(b".") for part in below.split(b"/"))
+    def _needless(self, target: bytes) -> str | None:
+        """Why a link to this folder is not followed: it is reached without links, no part hidden, or holds the root."""
+        root = self._real_root.rstrip(b"/") + b"/"
+        below = (target + b"/").removeprefix(root)
+        if below != target + b"/" and not any(part.startswith(b".") for part in below.split(b"/")):
+            return f"a link to {_text(target)}, which is searched itself"
+        if root.startswith(target.rstrip(b"/") + b"/"):
+            return f"a link to {_text(target)}, which contains the folder that is searched"
+        return None
 
     def _note(self, name: bytes, reason: str) -> None:
         self.problems.append((_text(name or self._root), reason))
