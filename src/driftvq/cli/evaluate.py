@@ -141,16 +141,16 @@ def measure(args: argparse.Namespace, source: "ImageSource", size: int | None) -
     """Run the model and the metrics over the images."""
     from driftvq.data import eval_batches
     from driftvq.metrics import evaluate, model_pairs
-    from driftvq.metrics.evaluation import DEFAULT_CACHE, metric_bytes
+    from driftvq.metrics.evaluation import DEFAULT_CACHE
     from driftvq.tokens.coding import counter
     from driftvq.tokens.loading import load_model
-    from driftvq.tokens.pixel_limit import pixel_limit
+    from driftvq.tokens.pixel_limit import metric_bytes, pixel_limit
     from driftvq.tokens.progress import show_progress
 
     model, device, _ = load_model(args.model, args.device)
     skipped: list[tuple[str, str]] = []
     options: dict[str, Any] = {"limit": args.limit, "workers": args.workers, "strict": args.strict}
-    options["max_pixels"] = args.max_pixels or pixel_limit(model, metric_bytes(args.metrics))
+    options["max_pixels"] = args.max_pixels or pixel_limit(model, metric_bytes(args.metrics or ()))
     total = len(source) if args.limit is None else min(args.limit, len(source))
     with (
         eval_batches(source, size=size, batch_size=args.batch_size, **options) as batches,

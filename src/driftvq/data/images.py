@@ -1,4 +1,4 @@
-"""One image: from a file to uint8 RGB, to a square of the wanted size, and back into a file."""
+"""One image: from a file to uint8 RGB, and back into a file."""
 
 import os
 from functools import cache
@@ -14,7 +14,6 @@ from torch.utils.data import get_worker_info
 
 from driftvq.files import open_regular, replacing
 from driftvq.free_memory import available_memory
-from driftvq.names import check_name
 
 Pixels = NDArray[np.uint8]
 
@@ -39,18 +38,8 @@ USABLE = 0.8
 SMALL_FILE, SMALL_IMAGE = 1 << 20, 1 << 22
 """Bytes that are read at once; pixels that are read without a look at the free memory."""
 
-CROPS = ("center", "random")
-
 _ORIENTATION_TAG = 0x0112
-_TURNS = (
-    "FLIP_LEFT_RIGHT",
-    "ROTATE_180",
-    "FLIP_TOP_BOTTOM",
-    "TRANSPOSE",
-    "ROTATE_270",
-    "TRANSVERSE",
-    "ROTATE_90",
-)
+_TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 """What undoes the EXIF orientations 2 to 8."""
 
 
@@ -92,7 +81,7 @@ def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = No
             allows, or no image.
     """
     where = None if isinstance(source, bytes) else os.fspath(source)
-    pillow = _pillow()
+    pillow = pillow_image()
     try:
         with _open(source) as stream, pillow.open(stream, formats=_formats()) as image:
             return _decode(pillow, image, min_side)
@@ -104,37 +93,16 @@ def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = No
         raise BadImageError(_reason(error), where) from error
 
 
-def fit_image(
-    image: Pixels, size: int, crop: str = "center", flip: bool = False, rng: np.random.Generator | None = None
-) -> Pixels:
-    """Scale the shorter side to ``size`` (Lanczos with antialiasing) and cut a square ``(size, size, 3)`` out.
-
-    Args:
-        crop: "center", or "random" along the longer side.
-        flip: mirror left and right with probability 1/2.
-        rng: needed by ``crop="random"`` and ``flip``; always gives two numbers, whatever the image's shape.
-    """
-    check_name("crop", crop, CROPS)
-    place, mirror = None, False
-    if crop == "random" or flip:
-        if rng is None:
-            raise ValueError("crop='random' and flip need rng, a numpy.random.Generator; received None")
-        draws = rng.random(2)
-        place = float(draws[0]) if crop == "random" else None
-        mirror = flip and bool(draws[1] < 0.5)
-    square = _cut_square(image, size, place)
-    return np.ascontiguousarray(square[:, ::-1]) if mirror else square
-
-
 def write_image(path: str | os.PathLike[str], image: Pixels) -> None:
     """Write uint8 RGB ``(h, w, 3)`` as a PNG; a reader sees the whole file or none."""
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ValueError(f"an image to write is uint8 (h, w, 3); received {image.dtype} {tuple(image.shape)}")
     with replacing(path) as temporary:
-        _pillow().fromarray(np.ascontiguousarray(image)).save(temporary, format="PNG")
+        pillow_image().fromarray(np.ascontiguousarray(image)).save(temporary, format="PNG")
 
 
-def _pillow() -> Any:
+def pillow_image() -> Any:
+    """Pillow's module for images."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -145,7 +113,7 @@ def _pillow() -> Any:
 @cache
 def _formats() -> tuple[str, ...]:
     """Those of FORMATS that the installed Pillow was built with."""
-    pillow = _pillow()
+    pillow = pillow_image()
     pillow.init()
     return tuple(name for name in FORMATS if name in pillow.OPEN)
 
@@ -228,22 +196,3 @@ def _from_16_bits(gray: NDArray[Any]) -> Pixels:
         raise BadImageError(f"integer pixels from {low} to {high}, outside 0..65535")
     scaled = ((gray.astype(np.uint32) + 128) // 257).astype(np.uint8)
     return np.repeat(scaled[:, :, None], 3, axis=2)
-
-
-def _cut_square(image: Pixels, size: int, place: float | None) -> Pixels:
-    """The square at ``place`` (0 to below 1; None is the centre) of the longer side.
-
-    Only the square's own part is scaled, so that a long thin strip stays cheap.
-    """
-    height, width = image.shape[:2]
-    short, long = min(height, width), max(height, width)
-    scaled_long = max(size, round(long * size / short))
-    offset = (scaled_long - size) // 2 if place is None else int(place * (scaled_long - size + 1))
-    if short == size:
-        part = slice(offset, offset + size)
-        return np.ascontiguousarray(image[:, part] if width == long else image[part])
-    start, end = offset * long / scaled_long, (offset + size) * long / scaled_long
-    box = (start, 0, end, height) if width == long else (0, start, width, end)
-    pillow = _pillow()
-    resized = pillow.fromarray(image).resize((size, size), pillow.Resampling.LANCZOS, box=box)
-    return np.array(resized)

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from driftvq.data.images import BadImageError, Pixels, fit_image
+from driftvq.data.fitting import fit_image
+from driftvq.data.images import BadImageError, Pixels
 from driftvq.data.order import Order
 from driftvq.data.sources import ImageSource
 

@@ -50,9 +50,6 @@ DEFAULT_CACHE = Path("default")
 CODE_METRICS = ("usage", "perplexity", "bits_per_image")
 FEATURE_METRICS = ("rfid", "kid")
 MEAN_METRICS = ("lpips_alex", "lpips_vgg", "ssim", "ms_ssim", "psnr")
-PIXEL_BYTES = {"lpips_vgg": 1900}
-OTHER_PIXEL_BYTES = 160
-"""The most memory that a metric takes for a pixel of a pair, one after the other; a test measures it."""
 
 
 @dataclass
@@ -132,11 +129,6 @@ def evaluate(
         for gauge in gauges:
             gauge.close()
     return _summary(gauges, sizes, missing)
-
-
-def metric_bytes(metrics: Sequence[str] | None) -> int:
-    """Memory that a pixel takes while the metrics (default: :data:`DEFAULT_METRICS`) are measured."""
-    return max(PIXEL_BYTES.get(name, OTHER_PIXEL_BYTES) for name in metrics or DEFAULT_METRICS)
 
 
 def _make_gauges(

@@ -103,3 +103,23 @@ def open_array(path: Path, dtype: str, shape: tuple[int | None, ...]) -> Array:
         got = shortened_text(f"{array.dtype} of shape {array.shape}")
         raise ValueError(f"{path} must be {dtype} of shape ({shortened_text(wanted)}), got {got}")
     return array
+
+
+def check_range(tokens: Array, codebook_size: int) -> None:
+    """Every index must name a code."""
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= codebook_size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"indices must lie between 0 and {codebook_size - 1}, got {wrong}")
+
+
+def write_offsets(shapes_file: Path, offsets_file: Path) -> None:
+    """Where each image's tokens begin in the flat array, and where the last ones end."""
+    shapes = np.load(shapes_file, mmap_mode="r")
+    offsets, last = GrowingArray(offsets_file, "int64"), 0
+    offsets.append(np.array([0]))
+    for start in range(0, len(shapes), BLOCK_ROWS):
+        ends = last + np.cumsum(shapes[start : start + BLOCK_ROWS].prod(axis=1, dtype=np.int64))
+        offsets.append(ends)
+        last = int(ends[-1])
+    offsets.finish()

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from driftvq.data.images import SUFFIXES, to_uint8, write_image
 from driftvq.models.vqvae import VQVAE
+from driftvq.tokens.arrays import check_range
 from driftvq.tokens.coding import counter, repeatable, token_model
 from driftvq.tokens.filenames import place_image
 from driftvq.tokens.pixel_limit import pixel_limit
 from driftvq.tokens.places import partial_folder, taken
 from driftvq.tokens.progress import Progress
 from driftvq.tokens.store import Tokens, open_tokens
-from driftvq.tokens.writer import check_range
 
 RENAMED, SKIPPED = "renamed.txt", "skipped.txt"
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from driftvq.data.batches import ImageBatch
 from driftvq.data.images import BadImageError, to_float
-from driftvq.data.loader import ImageBatch, eval_batches
+from driftvq.data.loader import eval_batches
 from driftvq.data.sources import ImageSource
 from driftvq.models.vqvae import VQVAE
 from driftvq.tokens.coding import counter, repeatable, token_model, too_small

@@ -1,12 +1,12 @@
-"""``index.json`` of a token folder: what the arrays beside it are, and which model made them."""
+"""``index.json`` of a token folder: what the arrays beside it are, and which model made them; and the names."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from driftvq.files import write_text
+from driftvq.files import open_regular, write_text
 from driftvq.json_files import read_object, shortened, shortened_text
 
 INDEX, TOKENS, SHAPES, OFFSETS = "index.json", "tokens.npy", "shapes.npy", "offsets.npy"
@@ -15,6 +15,8 @@ SIZES, BATCHES, NAMES, SKIPPED = "sizes.npy", "batches.npy", "names.jsonl", "ski
 FORMAT = "driftvq-tokens"
 FORMAT_VERSION = 1
 MAX_INDEX_BYTES = 2**20
+LONGEST_LINE = 1 << 24
+"""Bytes of a name and its reason; a tar member's name has at most a sixteenth of it."""
 MAX_COUNT, MAX_SIDE = 2**62, 2**31 - 1
 DTYPES = ("uint8", "uint16", "uint32")
 
@@ -104,6 +106,37 @@ def read_index(folder: Path) -> TokenIndex:
         return _parse(values)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {shortened_text(str(error))}") from error
+
+
+def read_names(path: Path) -> Iterator[str]:
+    """The JSON string at the start of each line."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing")
+    with open_regular(path) as file:
+        while line := file.readline(LONGEST_LINE):
+            try:
+                name, _ = json.JSONDecoder().raw_decode(line.decode())
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path} is damaged: a line is not JSON: {line[:80]!r}") from error
+            if not isinstance(name, str):
+                raise ValueError(f"{path} is damaged: a line is not a name: {line[:80]!r}")
+            yield name
+
+
+def check_same(folder: Path, found: TokenIndex, now: TokenIndex) -> None:
+    """Refuse to go on with what another model, or other settings, began."""
+    if found.model != now.model:
+        raise ValueError(
+            f"{folder} was begun with model {found.model.model_hash}, this is {now.model.model_hash}; "
+            "--overwrite starts again"
+        )
+    changed = [
+        f"{name} was {found.settings.get(name)!r}, is {now.settings.get(name)!r}"
+        for name in sorted(found.settings.keys() | now.settings.keys())
+        if found.settings.get(name) != now.settings.get(name)
+    ]
+    if changed:
+        raise ValueError(f"{folder} was begun with other settings: {'; '.join(changed)}; --overwrite starts again")
 
 
 def _parse(values: Mapping[str, Any]) -> TokenIndex:

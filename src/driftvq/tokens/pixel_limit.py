@@ -5,6 +5,8 @@
 with q indices per position (0 without that dimension). What lies above it does not grow with the image.
 """
 
+from collections.abc import Collection
+
 import torch
 
 from driftvq.data.images import READ_BYTES, USABLE
@@ -16,6 +18,9 @@ NETWORK_BYTES = {"small": 160, "paper": 560, "taming": 2250, "taming_f4": 4700}
 
 LATENT_COPIES = 5
 """Of the latents, while a quantizer works on them; once more for each index of a position."""
+
+METRIC_BYTES, LPIPS_VGG_BYTES = 160, 1900
+"""The most that a metric takes for a pixel of a pair; they are measured one after the other."""
 
 
 def pixel_bytes(model: VQVAE) -> int:
@@ -31,3 +36,8 @@ def pixel_limit(model: VQVAE, more: int = 0) -> int:
     device = next(model.parameters()).device
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
     return max(1, int(USABLE * free) // (pixel_bytes(model) + more))
+
+
+def metric_bytes(metrics: Collection[str]) -> int:
+    """Memory that a pixel takes while metrics are measured."""
+    return LPIPS_VGG_BYTES if "lpips_vgg" in metrics else METRIC_BYTES
