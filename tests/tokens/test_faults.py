@@ -11,10 +11,10 @@ import pytest
 from driftvq.data import write_image
 from driftvq.files import write_text
 from driftvq.models.pretrained import load_pretrained
-from driftvq.tokens import TokenWriter, open_tokens
+from driftvq.tokens import TokenWriter, decode_tokens, encode_source, open_tokens
 from driftvq.tokens.places import partial_folder
 from tests.failing_disk import every_failure
-from tests.tokens.cases import MODEL, make_model, pixels
+from tests.tokens.cases import MODEL, Source, make_model, pixels
 
 BATCHES = [(["a.jpg", "b.jpg"], 1), (["c.jpg"], 2), (["d.jpg", "e.jpg"], 2)]
 
@@ -131,3 +131,19 @@ def test_a_model_is_the_old_one_the_new_one_or_refused(for_good: bool, tmp_path:
         models[1].save_pretrained(folder)
         assert load_pretrained(folder).config.codebook_size == 17
     assert failures > 3
+
+
+def test_decoded_images_are_all_there_or_none(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    model, failures, out = make_model(), 0, tmp_path / "images"
+    tokens = encode_source(model, Source([(8, 8), (12, 8)]), tmp_path_factory.mktemp("tokens") / "tokens")
+    for disk in every_failure(tmp_path, for_good=False):
+        with suppress(OSError):
+            decode_tokens(model, tokens, out)
+        disk.mend()
+        failures += disk.failed
+        assert disk.failed or out.is_dir()
+        if out.is_dir():
+            assert len(list(out.rglob("*.png"))) == 2
+            shutil.rmtree(out)
+        assert list(tmp_path.iterdir()) == []
+    assert failures > 10
