@@ -130,6 +130,7 @@ def test_the_limit_follows_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("driftvq.tokens.pixel_limit.available_memory", lambda: 10 * pixel_bytes(model))
     assert pixel_limit(model) == 8
     assert pixel_limit(model, more=pixel_bytes(model)) == 4
+    assert pixel_limit(model, workers=8) == int(8 * pixel_bytes(model) / (pixel_bytes(model) + 8 * 40))
 
 
 def test_larger_images_are_skipped_and_listed(tmp_path: Path) -> None:

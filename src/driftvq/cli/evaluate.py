@@ -150,7 +150,7 @@ def measure(args: argparse.Namespace, source: "ImageSource", size: int | None) -
     model, device, _ = load_model(args.model, args.device)
     skipped: list[tuple[str, str]] = []
     options: dict[str, Any] = {"limit": args.limit, "workers": args.workers, "strict": args.strict}
-    options["max_pixels"] = args.max_pixels or pixel_limit(model, metric_bytes(args.metrics or ()))
+    options["max_pixels"] = args.max_pixels or pixel_limit(model, args.workers, metric_bytes(args.metrics or ()))
     total = len(source) if args.limit is None else min(args.limit, len(source))
     with (
         eval_batches(source, size=size, batch_size=args.batch_size, **options) as batches,

@@ -77,7 +77,7 @@ def encode_source(
         if not writer.index.complete:  # else it was killed just before the folder got its name
             rest, known = remaining_images(source, writer)
             if len(rest):
-                limits: dict[str, Any] = {"strict": strict, "max_pixels": max_pixels or pixel_limit(model)}
+                limits: dict[str, Any] = {"strict": strict, "max_pixels": max_pixels or pixel_limit(model, workers)}
                 with eval_batches(rest, size=size, batch_size=batch_size, workers=workers, **limits) as batches:
                     _encode(model, batches, writer, strict, counter(progress, rest.start), known)
         return open_tokens(writer.finish())

@@ -19,6 +19,9 @@ NETWORK_BYTES = {"small": 160, "paper": 560, "taming": 2250, "taming_f4": 4700}
 LATENT_COPIES = 5
 """Of the latents, while a quantizer works on them; once more for each index of a position."""
 
+WORKER_BYTES = READ_BYTES + 16
+"""One image that a worker reads, and two that wait."""
+
 METRIC_BYTES, LPIPS_VGG_BYTES = 160, 1900
 """The most that a metric takes for a pixel of a pair; they are measured one after the other."""
 
@@ -31,11 +34,17 @@ def pixel_bytes(model: VQVAE) -> int:
     return READ_BYTES + network + int(LATENT_COPIES * (1 + per_position) * latents)
 
 
-def pixel_limit(model: VQVAE, more: int = 0) -> int:
-    """Pixels at once for which the free memory of the model's device is enough; ``more`` bytes each go elsewhere."""
+def pixel_limit(model: VQVAE, workers: int = 0, more: int = 0) -> int:
+    """Pixels at once for which the free memory of the model's device is enough.
+
+    Args:
+        model: on its device.
+        workers: processes that read ahead; each may have images as large on its way.
+        more: bytes that a pixel takes elsewhere.
+    """
     device = next(model.parameters()).device
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
-    return max(1, int(USABLE * free) // (pixel_bytes(model) + more))
+    return max(1, int(USABLE * free) // (pixel_bytes(model) + WORKER_BYTES * workers + more))
 
 
 def metric_bytes(metrics: Collection[str]) -> int:
