@@ -1,9 +1,11 @@
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from driftvq.files import replacing, write_text
+from driftvq.files import open_regular, replacing, write_text
+from tests.limits import ends_within
 
 
 def test_replaces_the_file_with_usual_permissions(tmp_path: Path) -> None:
@@ -47,3 +49,13 @@ def test_says_what_is_in_the_way(tmp_path: Path) -> None:
         write_text(tmp_path / "nowhere" / "a.txt", "")
     with pytest.raises(IsADirectoryError, match="it is a folder"):
         write_text(tmp_path, "")
+
+
+def test_only_files_are_opened(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    with open_regular(tmp_path / "x") as file:
+        assert file.read() == b"abc"
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with ends_within(20), pytest.raises(OSError, match="a pipe or device, not a file"):
+            open_regular(path)

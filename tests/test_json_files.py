@@ -1,6 +1,8 @@
 """Reading JSON that may be damaged."""
 
 import json
+import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftvq.json_files import read_object, read_records, records_of, shortened
+from tests.limits import ends_within
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -54,6 +57,31 @@ def test_lines_of_a_crash_are_left_out(tmp_path: Path) -> None:
     torn = b'{"step": 1, "a": 2}\n[1]\n{"a": 1}\n\xff\xfe\n' + deep + b'\n{"step": 2, "a": 3}\n{"step": 3, "a'
     path.write_bytes(torn)
     assert [record["step"] for record in read_records(path)] == [1, 2]
+
+
+def test_files_without_an_end_are_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n')
+    os.truncate(path, 1 << 28)  # sparse: nothing on the disk
+    with path.open("ab") as file:
+        file.write(b'\n{"step": 2}\n')
+    tracemalloc.start()
+    assert [record["step"] for record in read_records(path)] == [1, 2]
+    assert tracemalloc.get_traced_memory()[1] < 1 << 27
+    tracemalloc.stop()
+    with pytest.raises(ValueError, match=r"metrics\.jsonl has 268435469 bytes; allowed: at most 268435456"):
+        read_object(path)
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")
+    with ends_within(20), pytest.raises(OSError, match="a pipe or device, not a file"):
+        read_object(tmp_path / "a.json")
+    assert read_records(tmp_path / "a.json") == []
+
+
+def test_numbers_and_lists_that_cannot_be_shown() -> None:
+    assert shortened(10**5000) == "a int too large to show"
 
 
 def test_no_file_has_no_records(tmp_path: Path) -> None:

@@ -1,10 +1,16 @@
-"""Files that are either as they were or complete: written beside their place, flushed to the disk, then renamed."""
+"""Files that are either as they were or complete: written beside their place, flushed to the disk, then renamed.
+
+And files of others, which are opened only if they are files.
+"""
 
 import contextlib
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 TEMPORARY_SUFFIX = ".part"
 
@@ -42,11 +48,30 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     return Path(path)
 
 
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file to read its bytes; a pipe or a device is an error at once, where ``open`` might wait for ever.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    with contextlib.ExitStack() as on_error:
+        file = on_error.enter_context(open(path, "rb", opener=_open_at_once))
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "a pipe or device, not a file", os.fspath(path))
+        on_error.pop_all()
+        return file
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder with its parents; an error if something else has the name."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is not a folder")
     folder.mkdir(parents=True, exist_ok=True)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for somebody to write into a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _publish(temporary: Path, path: Path) -> None:

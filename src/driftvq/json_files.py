@@ -1,25 +1,35 @@
 """JSON from files that someone else may have written, or that a crash cut off."""
 
 import json
+import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from driftvq.files import open_regular
+
+MAX_BYTES, MAX_LINE_BYTES = 1 << 28, 1 << 24
+"""Of a file that is read at once, and of a line: many times what is ever written, and no more than memory holds."""
 
 SHOWN = 80
 """Characters of a wrong value that an error shows."""
 
 
-def read_object(path: Path, max_bytes: int | None = None) -> dict[str, Any]:
+def read_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is larger than ``max_bytes``, or holds something else; the message names it.
     """
-    if max_bytes is not None and path.stat().st_size > max_bytes:
-        raise ValueError(f"{path} has {path.stat().st_size} bytes; allowed: at most {max_bytes}")
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise ValueError(f"{path} has {size} bytes; allowed: at most {max_bytes}")
+        content = file.read()
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(found, dict):
@@ -31,7 +41,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """The records in a file with one per line, in its order; no file has none."""
     if not path.is_file():
         return []
-    return records_of(path.read_text(encoding="utf-8", errors="replace").splitlines())
+    with open_regular(path) as file:
+        return records_of(line.decode(errors="replace") for line in iter(partial(file.readline, MAX_LINE_BYTES), b""))
 
 
 def records_of(lines: Iterable[str]) -> list[dict[str, Any]]:
@@ -42,8 +53,17 @@ def records_of(lines: Iterable[str]) -> list[dict[str, Any]]:
 
 def shortened(value: Any) -> str:
     """A value as text for an error."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists without end
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def shortened_text(text: str, most: int = 4 * SHOWN) -> str:
+    """One line of a text, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _parsed(line: str) -> Any:

@@ -1,5 +1,9 @@
+import errno
 import os
 import pickle
+import shutil
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +13,7 @@ import pytest
 from driftvq.data import BadImageError, open_source
 from driftvq.data.sources import ImageSource
 from tests.data.files import encoded, fill, noise
+from tests.limits import ends_within
 
 
 def names(source: ImageSource) -> list[str]:
@@ -57,18 +62,123 @@ def test_a_folder_named_like_an_image_is_a_folder(tmp_path: Path) -> None:
     assert names(open_source(tmp_path, "all")) == ["x.jpg/000.png", "x.jpg/001.png"]
 
 
-def test_pipes_and_broken_links_are_no_images(tmp_path: Path) -> None:
+def test_pipes_and_broken_links_are_listed(tmp_path: Path) -> None:
     fill(tmp_path, 1)
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "broken.png").symlink_to("nowhere.png")
-    assert names(open_source(tmp_path, "all")) == ["000.png"]
+    (tmp_path / "device.png").symlink_to("/dev/zero")
+    source = open_source(tmp_path, "all")
+    assert names(source) == ["000.png"]
+    assert dict(source.problems) == {
+        "pipe.png": "a pipe or device, not a file",
+        "device.png": "a pipe or device, not a file",
+        "broken.png": "cannot be followed: No such file or directory",
+    }
 
 
-def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
-    fill(tmp_path / "real", 1)
-    (tmp_path / "link").symlink_to("real")
-    (tmp_path / "real" / "up").symlink_to("..")
-    assert names(open_source(tmp_path, "all")) == ["link/000.png", "real/000.png"]
+def test_a_link_to_itself_costs_no_image(tmp_path: Path) -> None:
+    fill(tmp_path, 2)
+    (tmp_path / "loop").symlink_to("loop")
+    source = open_source(tmp_path, "all")
+    assert names(source) == ["000.png", "001.png"]
+    ((name, reason),) = source.problems
+    assert name == "loop"
+    assert reason == f"cannot be followed: {os.strerror(errno.ELOOP)}"
+
+
+def test_shards_beside_a_link_to_itself(tmp_path: Path) -> None:
+    (image,) = fill(tmp_path / "in", 1)
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.add(image, image.name)
+    shutil.rmtree(tmp_path / "in")
+    (tmp_path / "loop").symlink_to("loop")
+    assert names(open_source(tmp_path, "all")) == ["x.tar/000.png"]
+
+
+def test_links_are_followed_and_every_folder_comes_once(tmp_path: Path) -> None:
+    fill(tmp_path / "photos" / "real", 1)
+    fill(tmp_path / "outside", 2)
+    (tmp_path / "photos" / "again").symlink_to("real")
+    (tmp_path / "photos" / "real" / "up").symlink_to("..")
+    (tmp_path / "photos" / "disk").symlink_to(tmp_path / "outside")
+    (tmp_path / "photos" / "disk2").symlink_to(tmp_path / "outside")
+    (tmp_path / "photos" / "link.png").symlink_to(tmp_path / "outside" / "001.png")
+    source = open_source(tmp_path / "photos", "all")
+    assert names(source) == ["disk/000.png", "disk/001.png", "link.png", "real/000.png"]
+    photos = os.path.realpath(tmp_path / "photos")
+    assert sorted(source.problems) == [
+        ("again", f"a link to {photos}/real, which is searched itself"),
+        ("disk2/", "a link to a folder that is searched already"),
+        ("real/up", f"a link to {photos}, which is searched itself"),
+    ]
+
+
+def test_a_link_into_a_hidden_folder_is_the_only_way_there(tmp_path: Path) -> None:
+    fill(tmp_path / ".store" / "a", 1)
+    (tmp_path / "link").symlink_to(".store/a")
+    source = open_source(tmp_path, "all")
+    assert names(source) == ["link/000.png"]
+    assert source.problems == []
+
+
+@pytest.mark.parametrize("target", ["..", "/"])
+def test_a_link_to_what_contains_the_folder_is_not_followed(target: str, tmp_path: Path) -> None:
+    fill(tmp_path, 1)
+    fill(tmp_path / "photos", 1)
+    (tmp_path / "photos" / "up").symlink_to(target)
+    with ends_within(30):
+        source = open_source(tmp_path / "photos", "all")
+    assert names(source) == ["000.png"]
+    ((name, reason),) = source.problems
+    assert name == "up"
+    assert reason.endswith(", which contains the folder that is searched")
+
+
+def test_a_fan_of_links_takes_no_longer_than_its_folders(tmp_path: Path) -> None:
+    for level in range(40):
+        folder = tmp_path / f"level-{level}"
+        fill(folder, 1)
+        for link in "abc":
+            (folder / link).symlink_to(f"../level-{level + 1}" if level < 39 else "../level-0")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "start").symlink_to("../level-0")
+    with ends_within(30):
+        assert len(open_source(tmp_path, "all")) == 40
+        assert len(open_source(tmp_path / "photos", "all")) == 40
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """A folder that Python cannot remove: its own removal is recursive."""
+    yield tmp_path
+    subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+
+
+def test_thousands_of_levels_are_searched(deep: Path) -> None:
+    fill(deep, 1)
+    here = os.open(deep, os.O_RDONLY)
+    try:  # step by step: no system takes the whole path
+        for level in range(2500):
+            os.mkdir("d", dir_fd=here)
+            if level == 1200:
+                os.link(deep / "000.png", "001.png", dst_dir_fd=here)
+            inner = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = inner
+    finally:
+        os.close(here)
+    source = open_source(deep, "all")
+    assert names(source) == ["000.png", "d/" * 1200 + "001.png"]
+    ((name, reason),) = source.problems
+    assert set(name) == {"d", "/"}
+    assert reason == f"cannot be listed: {os.strerror(errno.ENAMETOOLONG)}"
+
+
+@pytest.mark.parametrize("name", ["list.txt", "x.tar", "x.png"])
+def test_a_pipe_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with ends_within(20), pytest.raises((OSError, ValueError), match="a pipe or device, not a file"):
+        open_source(tmp_path / name, "all").read(0)
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
@@ -153,6 +263,9 @@ def test_list_file_errors(tmp_path: Path) -> None:
     listing = tmp_path / "list.lst"
     listing.write_text("# nothing\n\n")
     with pytest.raises(ValueError, match="no paths in"):
+        open_source(listing)
+    listing.write_bytes(b"a.png\n" + bytes(1 << 17))
+    with pytest.raises(ValueError, match=r"line 2 of .*list\.lst has more than 65,536 bytes"):
         open_source(listing)
     listing.write_text("gone/1.png\ngone/2.png\n")
     with pytest.raises(ValueError, match=r"none of the first 2 paths .* such as .*gone/1\.png"):

@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from driftvq.data.images import MAX_PIXELS, BadImageError, fit_image, read_image, to_float, to_uint8, write_image
+from driftvq.data.fitting import fit_image
+from driftvq.data.images import MAX_PIXELS, BadImageError, read_image, to_float, to_uint8, write_image
 from tests.data.files import encoded, noise, png, smooth
 
 
@@ -191,6 +192,16 @@ def test_the_limit_holds_when_pillows_own_is_off(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     with pytest.raises(BadImageError, match=f"{MAX_PIXELS:,}"):
         read_image(png(20_000, 20_000, b""))
+
+
+def test_what_the_free_memory_does_not_hold_is_refused_by_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("driftvq.data.images.available_memory", lambda: 100 << 20)
+    with pytest.raises(BadImageError, match="3000 x 2000 pixels need 137 MB to be read, 100 MB are free"):
+        read_image(png(3000, 2000, b""))
+    jpeg = encoded(smooth(2100, 2000), "JPEG")
+    assert read_image(jpeg, min_side=200).shape == (262, 250, 3)  # decoded at an eighth, it is small
+    with pytest.raises(BadImageError, match="2000 x 2100 pixels need 96 MB"):
+        read_image(jpeg)
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import pickle
+import shutil
 import tarfile
 from io import BytesIO
 from pathlib import Path
@@ -56,6 +57,8 @@ def test_braces() -> None:
     assert expand_braces("{a,b}-{00..01}") == ["a-00", "a-01", "b-00", "b-01"]
     with pytest.raises(ValueError, match=r"\{3\.\.1\} in x\{3\.\.1\} runs backwards"):
         expand_braces("x{3..1}")
+    with pytest.raises(ValueError, match=r"x\{0\.\.999999999999\} names more than 1,000,000 shards"):
+        expand_braces("x{0..999999999999}")
 
 
 def test_splits(tmp_path: Path) -> None:
@@ -111,6 +114,26 @@ def test_a_truncated_shard_is_reported_and_the_others_are_used(tmp_path: Path) -
             assert len(batch.names) == 4
 
 
+def test_a_bad_member_costs_no_other_and_is_listed_with_its_shard(tmp_path: Path) -> None:
+    for shard in range(2):
+        with tarfile.open(tmp_path / f"x-{shard}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            for path in fill(tmp_path / "images", 3, first=3 * shard):
+                tar.add(path, path.name)
+    shutil.rmtree(tmp_path / "images")
+    with tarfile.open(tmp_path / "x-1.tar") as tar:
+        start = tar.getmember("004.png").offset
+    data = bytearray((tmp_path / "x-1.tar").read_bytes())
+    data[start + 124 : start + 136] = b"-0000000001\0"
+    data[start + 148 : start + 156] = b" " * 8
+    data[start + 148 : start + 156] = b"%06o\0 " % sum(data[start : start + 512])
+    (tmp_path / "x-1.tar").write_bytes(data)
+    source = open_source(tmp_path, "all")
+    assert names(source) == [f"x-{number // 3}.tar/{number:03d}.png" for number in (0, 1, 2, 3, 5)]
+    ((shard_name, reason),) = source.problems
+    assert shard_name == "x-1.tar"
+    assert reason.startswith(f"the member at byte {start:,} is left out: its header has b'-0000000001")
+
+
 def test_a_shard_that_shrinks_or_goes_after_the_scan(tmp_path: Path) -> None:
     paths = write_shards(tmp_path, 3, 2)
     source = open_source(tmp_path, "all")
@@ -134,6 +157,18 @@ def test_a_member_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     source = open_source(path, "all")
     with pytest.raises(BadImageError, match=r"huge\.jpg: 3,221,225,472 bytes, more than"):
         source.read(0)
+
+
+def test_a_member_larger_than_the_free_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("driftvq.data.shards.available_memory", lambda: 20 << 20)
+    path = tmp_path / "x.tar"
+    with path.open("wb") as file:
+        info = tarfile.TarInfo("large.jpg")
+        info.size = 17 << 20
+        file.write(info.tobuf())
+        file.truncate(512 + info.size + 1024)
+    with pytest.raises(BadImageError, match=r"large\.jpg: 17,825,792 bytes, more than 16,777,216"):
+        open_source(path, "all").read(0)
 
 
 def test_folders_and_plain_tars(tmp_path: Path) -> None:

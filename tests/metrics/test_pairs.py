@@ -29,3 +29,12 @@ def test_a_plain_autoencoder_has_no_indices():
     for real, fake, indices in model_pairs(model, image_batches()):
         assert indices is None
         assert fake.shape == real.shape
+
+
+def test_images_smaller_than_a_token_are_skipped():
+    model = VQVAE(ModelConfig(codebook_size=32, code_dim=8)).eval()
+    batches = [ImageBatch(torch.zeros(2, 3, side, 9, dtype=torch.uint8), ["a", "b"], []) for side in (3, 8)]
+    skipped = []
+    pairs = list(model_pairs(model, batches, skipped=lambda *problem: skipped.append(problem)))
+    assert [tuple(real.shape) for real, _, _ in pairs] == [(2, 3, 8, 9)]
+    assert skipped == [(name, "3×9 pixels, the model needs 4×4") for name in "ab"]

@@ -1,8 +1,10 @@
 import pytest
+import torch
 
 from driftvq import QUANTIZERS
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.models.build import build_quantizer, option_names
+from tests.limits import ends_within
 from tests.quantizers.cases import VARIANTS
 
 
@@ -29,6 +31,36 @@ def test_options_reach_the_quantizer():
     quantizer = build_quantizer(ModelConfig(quantizer_options=options))
     assert quantizer.commitment_weight == 0.7
     assert quantizer.start.done
+
+
+def test_a_quantizer_may_hold_its_own_kind():
+    options = {"quantizer": "residual_vq", "num_quantizers": 2}
+    quantizer = build_quantizer(ModelConfig(quantizer="residual_vq", quantizer_options=options))
+    assert [type(inner) for inner in quantizer.quantizers] == [QUANTIZERS["residual_vq"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("residual_vq", {"num_quantizers": 10**8}, "'num_quantizers'.* must be at most 1,024, got 100000000"),
+        ("grouped_vq", {"groups": 2**26}, "'groups'.* must be at most 1,024, got 67108864"),
+        ("trans_vq", {"width": 10**12}, "'width'.* must be at most 65,536, got 1000000000000"),
+        ("vq", {"codebook_dim": 10**15}, "'codebook_dim'.* must be at most 65,536"),
+        ("trans_vq", {"mlp_ratio": 1e300}, "cannot be made with .*1e.300"),
+        ("trans_vq", {"mlp_ratio": -1}, "cannot be made with .*-1"),
+        (
+            "residual_vq",
+            {"num_quantizers": 64, "quantizer": "grouped_vq", "groups": 64},
+            "num_quantizers × groups must be at most 1,024, got 4,096",
+        ),
+    ],
+)
+def test_what_would_never_be_built_is_refused_at_once(name, options, message):
+    config = ModelConfig(quantizer=name, quantizer_options=options)
+    with ends_within(20), torch.device("meta"), pytest.raises(ValueError, match=message) as caught:
+        VQVAE(config)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,14 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from driftvq.models import ModelConfig
+
+NESTED: list[object] = []
+for _ in range(500):
+    NESTED = [NESTED]
 
 
 def test_defaults():
@@ -50,6 +56,15 @@ def test_an_unknown_field_is_refused_nearest_first():
         ({"quantizer_options": {"a": [print]}}, r"quantizer_options\['a'\] must be a finite number, .* got <built-in"),
         ({"quantizer_options": {"dim": 3}}, "quantizer_options must not contain 'dim': set the config's code_dim"),
         ({"quantizer_options": {"channel_first": True}}, "must not contain 'channel_first': images fix it"),
+        ({"codebook_size": 2**32 + 1}, "codebook_size must be at most 4,294,967,296, got 4,294,967,297"),
+        ({"codebook_size": 10**5000}, "codebook_size must be at most 4,294,967,296, got one of 16,610 bits"),
+        ({"code_dim": 2**40}, "code_dim must be at most 65,536, got 1,099,511,627,776"),
+        ({"quantizer_options": {"a": NESTED}}, r"quantizer_options\['a'\] must have .* and 4 lists in lists"),
+        ({"quantizer_options": {"a": [3] * 1001}}, r"quantizer_options\['a'\] must have at most 1,000 items a list"),
+        ({"quantizer_options": {"a": "x" * 1001}}, "must have at most 1,000 characters, got 1,001"),
+        ({"quantizer_options": {"a": -(10**300)}}, "must lie between .* and 2.53, got one of 997 bits"),
+        ({"quantizer_options": {"a": {"b": "x" * 10**6}}}, "must be a finite number, .{110,140}$"),
+        ({"x" * 10**6: 1}, "unknown field of the model config 'x{78}…; known"),
         (
             {"quantizer": "none", "quantizer_options": {"a": 1}},
             "quantizer 'none' takes no quantizer_options, got {'a': 1}",
@@ -59,6 +74,33 @@ def test_an_unknown_field_is_refused_nearest_first():
 def test_wrong_values_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         ModelConfig.from_dict(values)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*ModelConfig().to_dict(), "x"]), PLAIN | st.integers(0, 2**70) | st.sampled_from(["vq", "fsq"])
+    )
+    | PLAIN
+)
+@settings(max_examples=200, deadline=None)
+def test_any_json_is_a_config_or_one_line(values):
+    try:
+        config = ModelConfig.from_dict(values)
+    except ValueError as error:
+        message = str(error)
+        config = None
+    if config is None:
+        assert "\n" not in message
+        assert len(message) < 500
+    else:
+        assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 def test_it_must_be_a_mapping():

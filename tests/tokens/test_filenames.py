@@ -67,6 +67,22 @@ def test_long_names_are_cut_and_stay_apart(tmp_path):
     assert not first.endswith(".jpg.png")
 
 
+@pytest.mark.parametrize("name", ["n" * 10_000 + ".jpg", "d/" * 5_000 + "x.jpg", ("n" * 190 + "/") * 50 + "x.jpg"])
+def test_a_name_of_ten_thousand_characters_has_a_place(name, tmp_path):
+    first, second = place_all(tmp_path, ["1" + name, "2" + name])
+    assert first != second
+    assert max(len(file.encode()) for file in (first, second)) < 850
+    assert first[0] == "1"
+
+
+def test_images_of_one_name_are_not_looked_for_one_by_one(tmp_path, monkeypatch):
+    looked, exists = [], Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: looked.append(path) or exists(path))
+    files = place_all(tmp_path, ["a/b.jpg"] * 500)
+    assert files == ["a/b.png", "a/b.jpg.png", *(f"a/b.jpg.{number}.png" for number in range(2, 500))]
+    assert len(looked) < 500 * 25
+
+
 PIECES = st.sampled_from(["..", ".", "", "a", "a.jpg", "a.png", "~", "C:", "\\", "..\\..", " ", "..."])
 NAMES = st.lists(PIECES | st.text(max_size=4), min_size=1, max_size=5).map("/".join)
 

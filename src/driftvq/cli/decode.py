@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from driftvq.cli.arguments import say
+from driftvq.cli.encode import add_max_pixels
 
 EXAMPLES = """examples:
   driftvq decode runs/x tokens -o images
@@ -19,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tokens", type=Path, metavar="TOKENS", help="a folder that `driftvq encode` made")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="folder to make for the images")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
+    add_max_pixels(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -27,14 +29,20 @@ def run(args: argparse.Namespace) -> None:
 
     tokens = open_tokens(args.tokens)
 
-    from driftvq.tokens.decoding import RENAMED, decode_tokens
+    from driftvq.tokens.decoding import RENAMED, SKIPPED, decode_tokens
     from driftvq.tokens.loading import load_model
     from driftvq.tokens.progress import show_progress
 
     model, _, _ = load_model(args.model, args.device)
     with show_progress("decoding", len(tokens)) as progress:
-        renamed = decode_tokens(model, tokens, args.out, progress=progress)
-    say(f"wrote {len(tokens):,} images to {args.out}")
+        renamed = decode_tokens(model, tokens, args.out, max_pixels=args.max_pixels, progress=progress)
+    skipped = 0
+    if (args.out / SKIPPED).is_file():
+        with (args.out / SKIPPED).open(encoding="utf-8") as lines:
+            skipped = sum(1 for _ in lines)
+    say(f"wrote {len(tokens) - skipped:,} images to {args.out}")
+    if skipped:
+        say(f"left out {skipped:,} of {len(tokens):,} images, listed in {args.out / SKIPPED}")
     if renamed:
         which = "one image could not have its" if renamed == 1 else f"{renamed:,} images could not have their"
         say(f"{which} own name, listed in {args.out / RENAMED}")

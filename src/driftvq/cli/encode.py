@@ -44,6 +44,17 @@ def add_running(parser: argparse.ArgumentParser) -> None:
         "depend on its neighbours in the last bit; 16 on a GPU)",
     )
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
+    add_max_pixels(parser)
+
+
+def add_max_pixels(parser: argparse.ArgumentParser) -> None:
+    """The limit that keeps a huge image from taking all memory."""
+    parser.add_argument(
+        "--max-pixels",
+        type=whole(1),
+        metavar="N",
+        help="leave out images with more pixels (default: as many as the free memory allows)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -72,6 +83,7 @@ def run(args: argparse.Namespace) -> None:
                 settings={"images": args.images, "device": device.type},
                 overwrite=args.overwrite,
                 resume=args.resume,
+                max_pixels=args.max_pixels,
                 progress=progress,
             )
     except (KeyboardInterrupt, ValueError, OSError):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftvq.cli.arguments import say, whole
+from driftvq.cli.encode import add_max_pixels
 
 if TYPE_CHECKING:
     from driftvq.data import ImageSource
@@ -57,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=whole(1), default=16, metavar="N", help="(default: 16)")
     parser.add_argument("--workers", type=whole(0), default=0, metavar="N", help="processes that read images")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
+    add_max_pixels(parser)
     parser.add_argument("--strict", action="store_true", help="an unreadable image is an error, not skipped")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON here, not into the run's folder")
@@ -142,11 +144,13 @@ def measure(args: argparse.Namespace, source: "ImageSource", size: int | None) -
     from driftvq.metrics.evaluation import DEFAULT_CACHE
     from driftvq.tokens.coding import counter
     from driftvq.tokens.loading import load_model
+    from driftvq.tokens.pixel_limit import metric_bytes, pixel_limit
     from driftvq.tokens.progress import show_progress
 
     model, device, _ = load_model(args.model, args.device)
     skipped: list[tuple[str, str]] = []
     options: dict[str, Any] = {"limit": args.limit, "workers": args.workers, "strict": args.strict}
+    options["max_pixels"] = args.max_pixels or pixel_limit(model, args.workers, metric_bytes(args.metrics or ()))
     total = len(source) if args.limit is None else min(args.limit, len(source))
     with (
         eval_batches(source, size=size, batch_size=args.batch_size, **options) as batches,

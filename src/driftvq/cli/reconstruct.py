@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> None:
 
     model, _, batch_size = load_model(args.model, args.device, args.batch_size)
     ratios, bad = [], []
-    for result in reconstruct_images(model, FileList(args.images), size=args.size, batch_size=batch_size):
+    options = {"size": args.size, "batch_size": batch_size, "max_pixels": args.max_pixels}
+    for result in reconstruct_images(model, FileList(args.images), **options):
         if not isinstance(result, Reconstruction):
             bad.append(result)
             say(f"cannot read {result[0]}: {result[1]}")

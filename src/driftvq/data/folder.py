@@ -3,13 +3,19 @@
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from driftvq.data.images import SUFFIXES, Pixels, is_image_name, read_image
+from driftvq.data.images import SUFFIXES, Pixels, read_image
 from driftvq.data.packed import PackedNames, split_rows
 from driftvq.data.progress import counted
+from driftvq.data.tree import Tree
+from driftvq.files import open_regular
 
 TRAIN_FOLDERS = ("train", "training")
 VAL_FOLDERS = ("val", "validation", "valid", "test")
+
+LONGEST_LINE = 1 << 16
+"""Bytes of a path in a list; no system opens a longer one."""
 
 
 class FileSource:
@@ -45,17 +51,18 @@ class FileSource:
 def open_folder(root: Path, split: str, val_share: float, seed: int) -> FileSource:
     """All images below a folder, sorted; ``train/`` and ``val/`` in it, if both exist, are the splits."""
     folder, rest = split_folder(root, split)
-    problems: list[tuple[str, str]] = []
-    names = PackedNames(counted(_scan(os.fsencode(folder), problems), f"images found in {folder}"))
+    tree = Tree(os.fsencode(folder))
+    names = PackedNames(counted(tree.images(), f"images found in {folder}"))
+    problems = tree.problems
     if not len(names):
-        trouble = f" ({problems[0][0]} {problems[0][1]})" if problems else ""
+        trouble = f" ({problems[0][0]}: {problems[0][1]})" if problems else ""
         raise ValueError(f"no images in {folder} or below{trouble}; looked for {', '.join(sorted(SUFFIXES))}")
     return FileSource(folder, names, rest, val_share, seed, problems)
 
 
 def open_list(path: Path, split: str, val_share: float, seed: int) -> FileSource:
     """The images named in a text file, one a line, relative to it; empty lines and ``#`` lines do not count."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         names = PackedNames(_listed(file))
     if not len(names):
         raise ValueError(f"no paths in {path}; expected one image path a line")
@@ -79,39 +86,12 @@ def split_folder(root: Path, split: str) -> tuple[Path, str]:
     return (train if split == "train" else val)[0], "all"
 
 
-def _listed(lines: Iterable[bytes]) -> Iterator[bytes]:
-    for number, line in enumerate(lines):
+def _listed(file: BinaryIO) -> Iterator[bytes]:
+    number = 0
+    while line := file.readline(LONGEST_LINE):
         name = (line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line).strip()
+        number += 1
+        if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+            raise ValueError(f"line {number} of {file.name} has more than {LONGEST_LINE:,} bytes: no list of paths")
         if name and not name.startswith(b"#"):
             yield name
-
-
-def _scan(folder: bytes, problems: list[tuple[str, str]], parents: tuple[tuple[int, int], ...] = ()) -> Iterator[bytes]:
-    """Relative names of the image files below a folder, in order; memory is that of the largest folder."""
-    try:
-        info = Path(os.fsdecode(folder)).stat()
-        identity = (info.st_dev, info.st_ino)
-        if identity in parents:  # a link to a folder that contains it
-            return
-        with os.scandir(folder) as entries:
-            found = sorted(_wanted(entries))
-    except OSError as error:
-        problems.append((f"{os.fsdecode(folder)}/", f"cannot be listed: {error.strerror}"))
-        return
-    for name, is_folder in found:
-        if not is_folder:
-            yield name
-            continue
-        for inner in _scan(folder + b"/" + name, problems, (*parents, identity)):
-            yield name + b"/" + inner
-
-
-def _wanted(entries: Iterable[os.DirEntry[bytes]]) -> Iterator[tuple[bytes, bool]]:
-    """Folders and image files that are not hidden."""
-    for entry in entries:
-        if entry.name.startswith(b"."):
-            continue
-        if entry.is_dir():
-            yield entry.name, True
-        elif is_image_name(os.fsdecode(entry.name)) and entry.is_file():
-            yield entry.name, False

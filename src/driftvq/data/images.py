@@ -1,8 +1,6 @@
-"""One image: from a file to uint8 RGB, to a square of the wanted size, and back into a file."""
+"""One image: from a file to uint8 RGB, and back into a file."""
 
 import os
-import stat
-from contextlib import ExitStack
 from functools import cache
 from io import BytesIO
 from types import ModuleType
@@ -12,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
-from driftvq.files import replacing
-from driftvq.names import check_name
+from driftvq.files import open_regular, replacing
+from driftvq.free_memory import available_memory
 
 Pixels = NDArray[np.uint8]
 
@@ -30,20 +29,17 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "J
 MAX_PIXELS = 178_956_970
 """Pillow's own limit for an error; checked here from the header, so that no global setting is touched."""
 
-SMALL_FILE = 1 << 20
+READ_BYTES = 24
+"""Memory that reading takes for a pixel at most: transparency, or 16 bits, beside what Pillow keeps."""
 
-CROPS = ("center", "random")
+USABLE = 0.8
+"""Share of the free memory that images may take."""
+
+SMALL_FILE, SMALL_IMAGE = 1 << 20, 1 << 22
+"""Bytes that are read at once; pixels that are read without a look at the free memory."""
 
 _ORIENTATION_TAG = 0x0112
-_TURNS = (
-    "FLIP_LEFT_RIGHT",
-    "ROTATE_180",
-    "FLIP_TOP_BOTTOM",
-    "TRANSPOSE",
-    "ROTATE_270",
-    "TRANSVERSE",
-    "ROTATE_90",
-)
+_TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 """What undoes the EXIF orientations 2 to 8."""
 
 
@@ -81,10 +77,11 @@ def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = No
             times faster when the image is shrunk afterwards anyway, at slightly other pixel values.
 
     Raises:
-        BadImageError: the file is missing, empty, truncated, larger than 178 million pixels or no image.
+        BadImageError: the file is missing, empty, truncated, larger than 178 million pixels or than the free memory
+            allows, or no image.
     """
     where = None if isinstance(source, bytes) else os.fspath(source)
-    pillow = _pillow()
+    pillow = pillow_image()
     try:
         with _open(source) as stream, pillow.open(stream, formats=_formats()) as image:
             return _decode(pillow, image, min_side)
@@ -96,37 +93,16 @@ def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = No
         raise BadImageError(_reason(error), where) from error
 
 
-def fit_image(
-    image: Pixels, size: int, crop: str = "center", flip: bool = False, rng: np.random.Generator | None = None
-) -> Pixels:
-    """Scale the shorter side to ``size`` (Lanczos with antialiasing) and cut a square ``(size, size, 3)`` out.
-
-    Args:
-        crop: "center", or "random" along the longer side.
-        flip: mirror left and right with probability 1/2.
-        rng: needed by ``crop="random"`` and ``flip``; always gives two numbers, whatever the image's shape.
-    """
-    check_name("crop", crop, CROPS)
-    place, mirror = None, False
-    if crop == "random" or flip:
-        if rng is None:
-            raise ValueError("crop='random' and flip need rng, a numpy.random.Generator; received None")
-        draws = rng.random(2)
-        place = float(draws[0]) if crop == "random" else None
-        mirror = flip and bool(draws[1] < 0.5)
-    square = _cut_square(image, size, place)
-    return np.ascontiguousarray(square[:, ::-1]) if mirror else square
-
-
 def write_image(path: str | os.PathLike[str], image: Pixels) -> None:
     """Write uint8 RGB ``(h, w, 3)`` as a PNG; a reader sees the whole file or none."""
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ValueError(f"an image to write is uint8 (h, w, 3); received {image.dtype} {tuple(image.shape)}")
     with replacing(path) as temporary:
-        _pillow().fromarray(np.ascontiguousarray(image)).save(temporary, format="PNG")
+        pillow_image().fromarray(np.ascontiguousarray(image)).save(temporary, format="PNG")
 
 
-def _pillow() -> Any:
+def pillow_image() -> Any:
+    """Pillow's module for images."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -137,33 +113,22 @@ def _pillow() -> Any:
 @cache
 def _formats() -> tuple[str, ...]:
     """Those of FORMATS that the installed Pillow was built with."""
-    pillow = _pillow()
+    pillow = pillow_image()
     pillow.init()
     return tuple(name for name in FORMATS if name in pillow.OPEN)
 
 
 def _open(source: str | os.PathLike[str] | bytes) -> IO[bytes]:
     """A stream of regular data that is not empty; a small file is read in one go, as Pillow reads it in many bits."""
-    if isinstance(source, bytes):
-        if not source:
-            raise BadImageError("empty (0 bytes)")
-        return BytesIO(source)
-    with ExitStack() as on_error:
-        file = on_error.enter_context(open(source, "rb", opener=_open_at_once))
-        info = os.fstat(file.fileno())
-        if not stat.S_ISREG(info.st_mode):
-            raise BadImageError("a pipe or device, not a file")
-        if info.st_size == 0:
-            raise BadImageError("empty (0 bytes)")
-        if info.st_size <= SMALL_FILE:
-            return BytesIO(file.read())
-        on_error.pop_all()
-        return file
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for somebody to write into a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    file: IO[bytes] = BytesIO(source) if isinstance(source, bytes) else open_regular(source)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size <= SMALL_FILE and not isinstance(source, bytes):
+        with file:
+            file = BytesIO(file.read())
+    if size == 0:
+        raise BadImageError("empty (0 bytes)")
+    return file
 
 
 def _reason(error: Exception) -> str:
@@ -171,6 +136,8 @@ def _reason(error: Exception) -> str:
         return "a folder, not a file"
     if type(error).__name__ == "UnidentifiedImageError":
         return "not an image, or of an unsupported format"
+    if isinstance(error, MemoryError):
+        return "not enough memory"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
 
@@ -180,6 +147,7 @@ def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
     if width * height > MAX_PIXELS:
         raise BadImageError(f"{width} x {height} is more than {MAX_PIXELS:,} pixels")
     drafted = None if min_side is None else image.draft(None, (min_side, min_side))
+    _check_memory(*image.size)
     image.load()
     if drafted is not None:  # sides that the factor does not divide end in a pixel that is partly made up
         image = _without_margin(image, int(drafted[1][2]), int(drafted[1][3]))
@@ -195,6 +163,14 @@ def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
         white = pillow.new("RGBA", image.size, "white")
         image = pillow.alpha_composite(white, image)
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _check_memory(width: int, height: int) -> None:
+    """Refuse what the free memory does not hold; worker processes share it."""
+    worker = get_worker_info()
+    need, free = width * height * READ_BYTES * (1 if worker is None else worker.num_workers), 0
+    if width * height > SMALL_IMAGE and need > USABLE * (free := available_memory()):
+        raise BadImageError(f"{width} x {height} pixels need {need >> 20:,} MB to be read, {free >> 20:,} MB are free")
 
 
 def _without_margin(image: Any, width: int, height: int) -> Any:
@@ -220,22 +196,3 @@ def _from_16_bits(gray: NDArray[Any]) -> Pixels:
         raise BadImageError(f"integer pixels from {low} to {high}, outside 0..65535")
     scaled = ((gray.astype(np.uint32) + 128) // 257).astype(np.uint8)
     return np.repeat(scaled[:, :, None], 3, axis=2)
-
-
-def _cut_square(image: Pixels, size: int, place: float | None) -> Pixels:
-    """The square at ``place`` (0 to below 1; None is the centre) of the longer side.
-
-    Only the square's own part is scaled, so that a long thin strip stays cheap.
-    """
-    height, width = image.shape[:2]
-    short, long = min(height, width), max(height, width)
-    scaled_long = max(size, round(long * size / short))
-    offset = (scaled_long - size) // 2 if place is None else int(place * (scaled_long - size + 1))
-    if short == size:
-        part = slice(offset, offset + size)
-        return np.ascontiguousarray(image[:, part] if width == long else image[part])
-    start, end = offset * long / scaled_long, (offset + size) * long / scaled_long
-    box = (start, 0, end, height) if width == long else (0, start, width, end)
-    pillow = _pillow()
-    resized = pillow.fromarray(image).resize((size, size), pillow.Resampling.LANCZOS, box=box)
-    return np.array(resized)

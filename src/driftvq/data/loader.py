@@ -1,79 +1,18 @@
 """Batches of images: the batch of a step is a pure function of the seed and the step."""
 
 import itertools
-import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from driftvq.data.images import CROPS, BadImageError, Pixels
+from driftvq.data.batches import Batches
+from driftvq.data.batches import ImageBatch as ImageBatch
+from driftvq.data.fitting import CROPS
+from driftvq.data.images import BadImageError, Pixels
 from driftvq.data.rows import EvalRows, Part, TrainRows
 from driftvq.data.sources import ImageSource
 from driftvq.names import check_name
-
-
-class ImageBatch(NamedTuple):
-    """uint8 images ``(b, 3, h, w)``, their names, and what could not be read, each once, as (name, reason)."""
-
-    images: Tensor
-    names: list[str]
-    skipped: list[tuple[str, str]]
-
-
-class Batches:
-    """Batches that can be iterated over again and again; ``close`` ends the worker processes."""
-
-    def __init__(
-        self, parts: Dataset[Part], keys: Iterable[int], workers: int, finish: Callable[[Iterator[Part]], Any]
-    ) -> None:
-        if workers < 0:
-            raise ValueError(f"workers must be 0 or more; received {workers}")
-        self._parts, self._keys, self._workers, self._finish = parts, keys, workers, finish
-        self._open: list[Any] = []
-
-    def __iter__(self) -> Iterator[ImageBatch]:
-        # Own generator: DataLoader would draw from torch's global one and change every random number after it.
-        loader: DataLoader[Part] = DataLoader(
-            self._parts,
-            batch_size=None,
-            sampler=self._keys,
-            num_workers=self._workers,
-            collate_fn=_unchanged,
-            worker_init_fn=_start_worker,
-            generator=torch.Generator(),
-        )
-        with _no_ctrl_c_for_children():
-            iterator = iter(loader)
-        self._open.append(iterator)
-        try:
-            for batch in self._finish(iterator):
-                yield batch
-                if iterator not in self._open:  # closed meanwhile: to ask again would wait for ever
-                    return
-        finally:
-            self._end(iterator)
-
-    def __enter__(self) -> "Batches":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all worker processes; iterating again starts new ones."""
-        for iterator in list(self._open):
-            self._end(iterator)
-
-    def _end(self, iterator: Any) -> None:
-        with suppress(ValueError):
-            self._open.remove(iterator)
-        if hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
 
 
 def train_batches(
@@ -122,6 +61,7 @@ def eval_batches(
     world_size: int = 1,
     workers: int = 0,
     strict: bool = False,
+    max_pixels: int | None = None,
 ) -> Batches:
     """Every image once, in order, the centre square; unreadable ones are left out and reported.
 
@@ -130,6 +70,7 @@ def eval_batches(
         limit: at most so many images, evenly spaced over the source, so that a sorted one is still represented.
         rank: this process takes images rank, rank + world_size, ...; maybe none, if there are fewer images than ranks.
         strict: an unreadable image is an error.
+        max_pixels: of a batch, with ``size=None``: it ends before it has more, and a larger image counts as unreadable.
 
     Raises:
         BadImageError: while iterating, when no image can be read.
@@ -140,12 +81,13 @@ def eval_batches(
     count = len(source) if limit is None else min(limit, len(source))
     indices = (np.arange(count, dtype=np.int64) * len(source) // count)[rank::world_size]
     chunk = batch_size if size is not None else 1
-    rows = EvalRows(source, size, indices, chunk, strict)
+    rows = EvalRows(source, size, indices, chunk, strict, max_pixels)
+    most = max_pixels if size is None else None
     return Batches(
         rows,
         range(-(-len(indices) // chunk)),
         workers,
-        lambda parts: _rebatch(parts, batch_size, source.problems, strict, world_size == 1),
+        lambda parts: _rebatch(parts, batch_size, source.problems, strict, world_size == 1, most),
     )
 
 
@@ -176,7 +118,12 @@ def _train(parts: Iterator[Part], problems: list[tuple[str, str]], strict: bool)
 
 
 def _rebatch(
-    parts: Iterator[Part], batch_size: int, problems: list[tuple[str, str]], strict: bool, all_mine: bool
+    parts: Iterator[Part],
+    batch_size: int,
+    problems: list[tuple[str, str]],
+    strict: bool,
+    all_mine: bool,
+    max_pixels: int | None,
 ) -> Iterator[ImageBatch]:
     """Full batches in spite of skipped images; the last one carries what was skipped after it."""
     skipped = list(problems)
@@ -188,7 +135,10 @@ def _rebatch(
             raise BadImageError(part.error)
         skipped += part.skipped
         for image, name in zip(part.images, part.names, strict=True):
-            if images and (len(images) == batch_size or images[0].shape != image.shape):
+            room = (
+                batch_size if max_pixels is None else min(batch_size, max_pixels // (image.shape[0] * image.shape[1]))
+            )
+            if images and (len(images) >= room or images[0].shape != image.shape):
                 yield _batch(images, names, skipped)
                 images, names, skipped = [], [], []
             images.append(image)
@@ -218,26 +168,3 @@ def _check_counts(source: ImageSource, *, size: int | None, batch_size: int, ran
             raise ValueError(f"{what} must be at least 1; received {value}")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be from 0 to {world_size - 1}; received {rank}")
-
-
-def _unchanged(part: Any) -> Any:
-    return part
-
-
-@contextmanager
-def _no_ctrl_c_for_children() -> Iterator[None]:
-    """Processes started inside never see Ctrl-C, not even before their first line; this one sees it afterwards."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _start_worker(_: int) -> None:
-    """Leave Ctrl-C to the main process, which saves and then ends the workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)

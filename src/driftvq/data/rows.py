@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from driftvq.data.images import BadImageError, Pixels, fit_image
+from driftvq.data.fitting import fit_image
+from driftvq.data.images import BadImageError, Pixels
 from driftvq.data.order import Order
 from driftvq.data.sources import ImageSource
 
@@ -81,21 +82,37 @@ class EvalRows(Dataset[Part]):
     """A run of consecutive images."""
 
     def __init__(
-        self, source: ImageSource, size: int | None, indices: NDArray[np.int64], chunk: int, strict: bool
+        self,
+        source: ImageSource,
+        size: int | None,
+        indices: NDArray[np.int64],
+        chunk: int,
+        strict: bool,
+        max_pixels: int | None,
     ) -> None:
         self._source, self._size, self._indices, self._chunk, self._strict = source, size, indices, chunk, strict
+        self._max_pixels = max_pixels
 
     def __getitem__(self, number: int) -> Part:
         part = Part([], [], [])
         for index in self._indices[number * self._chunk : (number + 1) * self._chunk].tolist():
             name = self._source.name(index)
             try:
-                image = self._source.read(index)
+                image = self._read(index)
             except BadImageError as bad:
                 if self._strict:
                     return part._replace(error=f"cannot read {name}: {bad.reason}")
                 part.skipped.append((name, bad.reason))
                 continue
-            part.images.append(image if self._size is None else fit_image(image, self._size))
+            part.images.append(image)
             part.names.append(name)
         return part
+
+    def _read(self, index: int) -> Pixels:
+        image = self._source.read(index)
+        if self._size is not None:
+            return fit_image(image, self._size)
+        height, width = image.shape[:2]
+        if self._max_pixels is not None and height * width > self._max_pixels:
+            raise BadImageError(f"{width} x {height} is more than {self._max_pixels:,} pixels, the limit here")
+        return image

@@ -9,21 +9,27 @@ samples, however many shards there are, and the length of an epoch is known.
 import os
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS
-from driftvq.data.images import SUFFIXES, BadImageError, Pixels, is_image_name, read_image
+from driftvq.data.images import SUFFIXES, USABLE, BadImageError, Pixels, is_image_name, read_image
 from driftvq.data.packed import PackedNames, split_rows
 from driftvq.data.progress import counted
 from driftvq.data.tar_index import Member, TarError, tar_members
+from driftvq.files import open_regular
+from driftvq.free_memory import available_memory
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
-LARGEST_IMAGE = 1 << 30
-"""In bytes; a member is read at once, and a sparse file may claim any size."""
+LARGEST_IMAGE, SMALL_MEMBER = 1 << 30, 1 << 24
+"""In bytes; a member is read at once, and a sparse file may claim any size. A small one always fits into memory."""
+
+MAX_SHARDS = 1_000_000
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
@@ -64,10 +70,11 @@ class ShardSource:
         """Decode one sample's image."""
         row = int(self._rows[index])
         size = self._sizes[row]
-        if size > LARGEST_IMAGE:
-            raise BadImageError(f"{size:,} bytes, more than {LARGEST_IMAGE:,}", self.name(index))
+        largest = LARGEST_IMAGE if size <= SMALL_MEMBER else min(LARGEST_IMAGE, int(USABLE * available_memory()))
+        if size > largest:
+            raise BadImageError(f"{size:,} bytes, more than {largest:,}", self.name(index))
         try:
-            with self.shards[self._shard_of[row]].open("rb") as file:
+            with open_regular(self.shards[self._shard_of[row]]) as file:
                 file.seek(self._offsets[row])
                 data = file.read(size)
         except OSError as error:
@@ -81,7 +88,7 @@ class ShardSource:
         for number, shard in enumerate(self.shards):
             before, damage = len(self._offsets), ""
             try:
-                for member in _one_per_key(shard):
+                for member in _one_per_key(shard, partial(self._note, number)):
                     self._shard_of.append(number)
                     self._offsets.append(member.offset)
                     self._sizes.append(member.size)
@@ -93,24 +100,34 @@ class ShardSource:
             count = len(self._offsets) - before
             if damage or not count:
                 text = f"{damage}; {count:,} images before that are used" if count else damage or "no images in it"
-                self.problems.append((self._shard_names[number], text))
+                self._note(number, text)
+
+    def _note(self, number: int, reason: str) -> None:
+        self.problems.append((self._shard_names[number], reason))
 
 
 def expand_braces(pattern: str) -> list[str]:
     """``x-{000..002}.tar`` and ``x-{a,b}.tar`` written out; zeros in front keep the width."""
+    names = list(islice(_expanded(pattern), MAX_SHARDS + 1))
+    if len(names) > MAX_SHARDS:
+        raise ValueError(f"{pattern} names more than {MAX_SHARDS:,} shards")
+    return names
+
+
+def _expanded(pattern: str) -> Iterator[str]:
     found = _BRACES.search(pattern)
     if found is None:
-        return [pattern]
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", found[1])
-    if numbers is None:
-        choices = found[1].split(",")
-    else:
+        yield pattern
+        return
+    numbers = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", found[1])
+    choices: Iterable[str] = found[1].split(",")
+    if numbers is not None:
         first, last = int(numbers[1]), int(numbers[2])
         if last < first:
             raise ValueError(f"the range {found[0]} in {pattern} runs backwards")
-        choices = [str(number).zfill(len(numbers[1])) for number in range(first, last + 1)]
-    before, after = pattern[: found.start()], pattern[found.end() :]
-    return [whole for choice in choices for whole in expand_braces(before + choice + after)]
+        choices = (str(number).zfill(len(numbers[1])) for number in range(first, last + 1))
+    for choice in choices:
+        yield from _expanded(pattern[: found.start()] + choice + pattern[found.end() :])
 
 
 def open_pattern(pattern: str, split: str, val_share: float, seed: int) -> ShardSource:
@@ -140,19 +157,19 @@ def _tars(folder: Path) -> list[Path]:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            if is_image_name(entry.name) or entry.is_dir():
+            if is_image_name(entry.name) or os.path.isdir(entry.path):  # noqa: PTH112 (False for a link to itself)
                 return []
             if entry.name.lower().endswith(".tar"):
                 tars.append(folder / entry.name)
     return tars
 
 
-def _one_per_key(shard: Path) -> Iterator[Member]:
+def _one_per_key(shard: Path, skipped: Callable[[str], None]) -> Iterator[Member]:
     """Of neighbours with one key the image whose extension is plain: ``7.jpg`` rather than ``7.mask.png``."""
     held, held_key, held_plain = None, b"", False
     damage: TarError | None = None
     try:
-        for member in tar_members(shard):
+        for member in tar_members(shard, skipped):
             folder, _, base = member.name.rpartition(b"/")
             stem, _, extension = base.partition(b".")
             if not stem or not is_image_name(os.fsdecode(base)):

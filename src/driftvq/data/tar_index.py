@@ -4,18 +4,33 @@ Several times as fast as ``tarfile``, which matters because training cannot star
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from driftvq.files import open_regular
+
 BLOCK = 512
 _REGULAR = b"0\0" + b"7"
+_WITHOUT_DATA = b"123456"
+"""Links, devices, folders and pipes: some writers give them a size, none gives them data."""
+_EXTENSIONS = b"xgLK"
 _LARGEST_EXTENSION = 1 << 20
 """Of an extended header, whose only use here is a long name."""
+_FIRST_PIECE, _LARGEST_PIECE = 1 << 12, 1 << 20
+"""Bytes read at once in search of a header: few at first, since after a bad one there is mostly a good one soon."""
 
 
 class TarError(Exception):
     """The archive is damaged from here on."""
+
+
+class _BadHeaderError(Exception):
+    """One header cannot be believed; those after it may be sound, else ``ending`` says how the archive ends."""
+
+    def __init__(self, reason: str, ending: str | None = None) -> None:
+        super().__init__(reason)
+        self.ending = ending
 
 
 class Member(NamedTuple):
@@ -26,18 +41,25 @@ class Member(NamedTuple):
     size: int
 
 
-def tar_members(path: Path) -> Iterator[Member]:
+def tar_members(path: Path, skipped: Callable[[str], None] | None = None) -> Iterator[Member]:
     """The regular files of an uncompressed archive (ustar, pax or GNU), in order.
 
+    A member whose header is damaged is left out, and the search goes on at the next sound header.
+
+    Args:
+        path: of the archive.
+        skipped: told of each member left out: where it is and what is wrong with it.
+
     Raises:
-        TarError: after the last whole member, where the archive is truncated or damaged.
+        TarError: after the last whole member, where the archive is truncated or damaged and no header follows.
         OSError: the file cannot be read.
     """
-    with path.open("rb", buffering=0) as file:
-        yield from _members(file.fileno(), os.fstat(file.fileno()).st_size)
+    with open_regular(path) as file:
+        handle = file.fileno()
+        yield from _members(handle, os.fstat(handle).st_size, skipped or (lambda _: None))
 
 
-def _members(handle: int, length: int) -> Iterator[Member]:
+def _members(handle: int, length: int, skipped: Callable[[str], None]) -> Iterator[Member]:
     position = 0
     name: bytes | None = None
     size: int | None = None
@@ -45,38 +67,89 @@ def _members(handle: int, length: int) -> Iterator[Member]:
         header = os.pread(handle, BLOCK, position)
         if len(header) < BLOCK:
             raise TarError("truncated" if position else "not a tar archive")
-        if not header.strip(b"\0"):
-            return
-        _check_sum(header, position)
-        kind, data = header[156:157], position + BLOCK
-        stored = _number(header[124:136]) if size is None or kind in b"xgLK" else size
-        position = data + -(-stored // BLOCK) * BLOCK
-        if data + stored > length:
-            raise TarError("truncated")
-        if kind == b"x":
-            name, size = _extended(_read_extension(handle, data, stored), name, size)
-        elif kind == b"L":
-            name = _read_extension(handle, data, stored).rstrip(b"\0")
-        elif kind not in b"gK":
-            if kind in _REGULAR:
-                yield Member(_name(header) if name is None else name, data, stored)
+        try:
+            if not header.strip(b"\0"):
+                _check_end(handle, position)
+                return
+            kind, stored = _kind_and_size(header, position, length, size)
+            data = position + BLOCK
+            if kind == b"x":
+                name, size = _extended(_read_extension(handle, data, stored), name, size)
+            elif kind == b"L":
+                name = _read_extension(handle, data, stored).rstrip(b"\0")
+            elif kind not in b"gK":
+                if kind in _REGULAR:
+                    yield Member(_name(header) if name is None else name, data, stored)
+                name, size = None, None
+            position = data + -(-stored // BLOCK) * BLOCK
+        except _BadHeaderError as error:
+            position = _recover(handle, position, length, error, skipped)
             name, size = None, None
 
 
-def _check_sum(header: bytes, position: int) -> None:
+def _recover(handle: int, position: int, length: int, error: _BadHeaderError, skipped: Callable[[str], None]) -> int:
+    """Where the next sound header is; without one, the archive ends at the bad one."""
+    following = _next_header(handle, position + BLOCK, length)
+    if following is None:
+        raise TarError(error.ending or f"damaged at byte {position:,}: {error}")
+    skipped(f"the member at byte {position:,} is left out: {error}")
+    return following
+
+
+def _kind_and_size(header: bytes, position: int, length: int, size: int | None) -> tuple[bytes, int]:
+    """What a header is of, and how many bytes follow it; ``size`` comes from an extended header before it."""
+    if not _sum_is_right(header):
+        raise _BadHeaderError("the sum of its header is wrong", None if position else "not a tar archive")
+    kind = header[156:157]
+    if kind in _WITHOUT_DATA:
+        return kind, 0
+    stored = _number(header[124:136]) if size is None or kind in _EXTENSIONS else size
+    left = length - position - BLOCK
+    if stored > left:
+        raise _BadHeaderError(f"its header announces {stored:,} bytes, the archive has {left:,} more", "truncated")
+    return kind, stored
+
+
+def _check_end(handle: int, position: int) -> None:
+    """Two empty blocks end an archive; a single one between others is a header that was lost."""
+    following = os.pread(handle, BLOCK, position + BLOCK)
+    if following.strip(b"\0"):
+        raise _BadHeaderError("its header is empty")
+
+
+def _next_header(handle: int, position: int, length: int) -> int | None:
+    """The next block whose sum is right; the search only goes forward, so all damage together costs one pass."""
+    piece_size = _FIRST_PIECE
+    while position + BLOCK <= length:
+        piece = os.pread(handle, piece_size, position)
+        for start in range(0, len(piece) - BLOCK + 1, BLOCK):
+            if piece[start + 148 : start + 154].strip(b" \0").isdigit() and _sum_is_right(piece[start : start + BLOCK]):
+                return position + start
+        if len(piece) < BLOCK:
+            break
+        position += len(piece) // BLOCK * BLOCK
+        piece_size = min(2 * piece_size, _LARGEST_PIECE)
+    return None
+
+
+def _sum_is_right(header: bytes) -> bool:
     try:
         expected = _number(header[148:156])
-    except ValueError:
-        expected = -1
-    if sum(header) - sum(header[148:156]) + 8 * ord(" ") != expected:
-        raise TarError(f"damaged at byte {position:,}" if position else "not a tar archive")
+    except _BadHeaderError:
+        return False
+    counted = header[:148] + header[156:]
+    total = sum(counted) + 8 * ord(" ")
+    return expected == total or expected == total - 256 * sum(byte > 127 for byte in counted)  # some sum signed bytes
 
 
 def _number(field: bytes) -> int:
-    """Octal digits, or GNU's binary form for what they cannot hold."""
-    if field[0] & 0x80:
+    """Octal digits, or GNU's binary form for what they cannot hold; never below 0."""
+    if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
-    return int(field.strip(b" \0") or b"0", 8)
+    digits = field.strip(b" \0").split(b"\0", 1)[0].strip(b" ") or b"0"
+    if not digits.isdigit() or b"8" in digits or b"9" in digits:
+        raise _BadHeaderError(f"its header has {field!r} for a number")
+    return int(digits, 8)
 
 
 def _name(header: bytes) -> bytes:
@@ -88,20 +161,24 @@ def _name(header: bytes) -> bytes:
 
 def _read_extension(handle: int, offset: int, size: int) -> bytes:
     if size > _LARGEST_EXTENSION:
-        raise TarError(f"damaged at byte {offset:,}")
+        raise _BadHeaderError(f"an extended header of {size:,} bytes, more than {_LARGEST_EXTENSION:,}")
     return os.pread(handle, size, offset)
 
 
 def _extended(records: bytes, name: bytes | None, size: int | None) -> tuple[bytes | None, int | None]:
     """Name and size out of pax records, "LENGTH KEY=VALUE" and a line break, where they are given."""
-    while records:
-        digits, _, _ = records.partition(b" ")
-        if not digits.isdigit() or not 0 < int(digits) <= len(records):
-            raise TarError("damaged in an extended header")
-        key, _, value = records[len(digits) + 1 : int(digits) - 1].partition(b"=")
+    start = 0
+    while start < len(records):
+        digits = records[start : start + 20].partition(b" ")[0]
+        end = start + int(digits) if digits.isdigit() else start
+        if not start + len(digits) < end <= len(records):
+            raise _BadHeaderError("damaged in an extended header")
+        key, _, value = records[start + len(digits) + 1 : end - 1].partition(b"=")
         if key == b"path":
             name = value
-        elif key == b"size" and value.isdigit():
+        elif key == b"size":
+            if not value.isdigit() or len(value) > 20:
+                raise _BadHeaderError(f"its extended header has {value[:40]!r} for a size")
             size = int(value)
-        records = records[int(digits) :]
+        start = end
     return name, size

@@ -9,7 +9,7 @@ from torch import Tensor
 from driftvq.data.images import to_float, to_uint8
 
 if TYPE_CHECKING:
-    from driftvq.data.loader import ImageBatch
+    from driftvq.data.batches import ImageBatch
     from driftvq.models import VQVAE
 
 Skipped = Callable[[str, str], None]
@@ -34,6 +34,12 @@ def model_pairs(
             if skipped is not None:
                 skipped(name, reason)
         if not len(batch.images):
+            continue
+        height, width = batch.images.shape[2:]
+        if min(height, width) < model.downscale:
+            if skipped is not None:
+                for name in batch.names:
+                    skipped(name, f"{height}×{width} pixels, the model needs {model.downscale}×{model.downscale}")
             continue
         originals = batch.images.to(device)
         images = to_float(originals)

@@ -19,6 +19,8 @@ SCALE_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 """Wang, Simoncelli and Bovik (2003), finest scale first."""
 MS_SSIM_LEAST_SIZE = WINDOW * 2 ** (len(SCALE_WEIGHTS) - 1)
 """Smaller images do not hold the window at the coarsest scale."""
+STRIP_PIXELS = 2**18
+"""Of all images of a batch that are worked on at once; it keeps memory at some 300 MB beside the images."""
 
 
 def ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
@@ -36,8 +38,7 @@ def ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
     """
     x, y = _prepare(x, y, data_range)
     check_size(x, WINDOW, "SSIM")
-    luminance, contrast = _similarities(x, y, data_range)
-    return (luminance * contrast).mean((1, 2, 3))
+    return _mean_similarities(x, y, data_range)[0]
 
 
 def ms_ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
@@ -52,10 +53,9 @@ def ms_ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
     for scale, weight in enumerate(SCALE_WEIGHTS):
         if scale:
             x, y = F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)
-        luminance, contrast = _similarities(x, y, data_range)
+        whole, contrast = _mean_similarities(x, y, data_range)
         last = scale == len(SCALE_WEIGHTS) - 1
-        similarity = (luminance * contrast if last else contrast).mean((1, 2, 3))
-        factors.append(F.relu(similarity) ** weight)
+        factors.append(F.relu(whole if last else contrast) ** weight)
     return reduce(torch.mul, factors)
 
 
@@ -66,11 +66,28 @@ def _prepare(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
     return x.to(wide), y.to(wide)
 
 
-def _similarities(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
-    """Luminance and contrast-structure terms at every position of the window."""
-    c1, c2 = (K1 * data_range) ** 2, (K2 * data_range) ** 2
+def _mean_similarities(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
+    """Means ``(b,)`` over windows and channels of luminance × contrast and of contrast.
+
+    Strip by strip: all products of a whole photograph together would take a kilobyte a pixel.
+    """
     # Variances are differences of large numbers: they keep more digits when the values lie around zero.
     middle = x.detach().mean((2, 3), keepdim=True)
+    windows = x.shape[2] - WINDOW + 1
+    step = max(WINDOW, STRIP_PIXELS // (x.shape[0] * x.shape[3]))
+    wholes, contrasts = [], []
+    for start in range(0, windows, step):
+        rows = slice(start, min(start + step, windows) + WINDOW - 1)
+        luminance, contrast = _similarities(x[:, :, rows], y[:, :, rows], middle, data_range)
+        wholes.append((luminance * contrast).sum((1, 2, 3)))
+        contrasts.append(contrast.sum((1, 2, 3)))
+    count = x.shape[1] * windows * (x.shape[3] - WINDOW + 1)
+    return torch.stack(wholes).sum(0) / count, torch.stack(contrasts).sum(0) / count
+
+
+def _similarities(x: Tensor, y: Tensor, middle: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
+    """Luminance and contrast-structure terms at every position of the window."""
+    c1, c2 = (K1 * data_range) ** 2, (K2 * data_range) ** 2
     xc, yc = x - middle, y - middle
     mean_x, mean_y, xx, yy, xy = _blur(torch.cat((xc, yc, xc * xc, yc * yc, xc * yc))).chunk(5)
     variance_x, variance_y = xx - mean_x * mean_x, yy - mean_y * mean_y

@@ -4,10 +4,17 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from driftvq.json_files import shortened
 from driftvq.models.config import NO_QUANTIZER, RESERVED, ModelConfig
 from driftvq.names import check_name
 from driftvq.quantizers import QUANTIZERS, Quantizer, make_quantizer
 from driftvq.quantizers.composite import CompositeQuantizer
+
+MAX_PARTS = 1024
+"""Quantizers in one: each is built by itself, so their number is time."""
+
+LARGEST_OPTION = {"num_quantizers": MAX_PARTS, "groups": MAX_PARTS, "codebook_dim": 2**16, "width": 2**16}
+"""Options that say how much is built; checked before anything is."""
 
 
 def build_quantizer(config: ModelConfig) -> Quantizer | None:
@@ -18,6 +25,7 @@ def build_quantizer(config: ModelConfig) -> Quantizer | None:
     known = option_names(config.quantizer, config.quantizer_options)
     for name in config.quantizer_options:
         check_name(f"key in quantizer_options for {config.quantizer!r}", name, known)
+    _check_sizes(config.quantizer_options)
     try:
         return make_quantizer(
             config.quantizer,
@@ -26,10 +34,11 @@ def build_quantizer(config: ModelConfig) -> Quantizer | None:
             channel_first=True,
             **config.quantizer_options,
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+        reason = str(error).partition("\n")[0]
         raise ValueError(
             f"quantizer {config.quantizer!r} cannot be made with code_dim {config.code_dim}, codebook_size "
-            f"{config.codebook_size}, quantizer_options {config.quantizer_options!r}: {error}"
+            f"{config.codebook_size}, quantizer_options {shortened(config.quantizer_options)}: {reason}"
         ) from error
 
 
@@ -47,6 +56,20 @@ def option_names(name: str, options: Mapping[str, Any]) -> list[str]:
         if issubclass(cls, CompositeQuantizer):
             inner = options.get("quantizer", parameters["quantizer"].default)
             check_name("quantizer_options['quantizer']", str(inner), QUANTIZERS)
-            names.update(dict.fromkeys(option_names(inner, options)))
+            rest = {option: value for option, value in options.items() if option != "quantizer"}  # it goes no deeper
+            names.update(dict.fromkeys(option_names(inner, rest)))
             break
     return [option for option in names if option not in {"self", "options", *RESERVED}]
+
+
+def _check_sizes(options: Mapping[str, Any]) -> None:
+    """Refuse options that ask for more than any model has."""
+    parts = 1
+    for name, largest in LARGEST_OPTION.items():
+        value = options.get(name)
+        if isinstance(value, int | float) and value > largest:
+            raise ValueError(f"quantizer_options[{name!r}] must be at most {largest:,}, got {shortened(value)}")
+        if largest == MAX_PARTS and isinstance(value, int):
+            parts *= value
+    if parts > MAX_PARTS:
+        raise ValueError(f"num_quantizers × groups must be at most {MAX_PARTS:,}, got {parts:,}")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from driftvq.json_files import shortened
 from driftvq.names import check_name
 
 NO_QUANTIZER = "none"
@@ -16,6 +17,12 @@ RESERVED = {
     "channel_first": None,
 }
 """Arguments of a quantizer that the config sets by a field of its own, or that a model fixes."""
+
+LARGEST = {"codebook_size": 2**32, "code_dim": 2**16}
+"""What a config may ask for. It may come from anybody, and building what it says costs memory and time."""
+
+MAX_NUMBER, MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 2**53, 1000, 1000, 4
+"""Of ``quantizer_options``: the size of a number, the length of a text and of a list, and lists in lists."""
 
 
 @dataclass(frozen=True)
@@ -64,34 +71,47 @@ class ModelConfig:
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a name, got {value!r}")
+        raise ValueError(f"{name} must be a name, got {shortened(value)}")
 
 
 def _check_count(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        raise ValueError(f"{name} must be a whole number of at least 1, got {shortened(value)}")
+    if value > LARGEST[name]:
+        raise ValueError(f"{name} must be at most {LARGEST[name]:,}, got {_number_text(value)}")
 
 
 def _plain_options(options: object) -> dict[str, Any]:
     """A copy of the options; only values that JSON gives back as they were."""
     if not isinstance(options, Mapping):
-        raise ValueError(f"quantizer_options must be a mapping of names to values, got {options!r}")
+        raise ValueError(f"quantizer_options must be a mapping of names to values, got {shortened(options)}")
     for name in options:
         if not isinstance(name, str):
-            raise ValueError(f"quantizer_options must have names for keys, got {name!r}")
+            raise ValueError(f"quantizer_options must have names for keys, got {shortened(name)}")
         if name in RESERVED:
             instead = RESERVED[name]
             raise ValueError(
                 f"quantizer_options must not contain {name!r}: "
                 + (f"set the config's {instead}" if instead else "images fix it")
             )
-    return {name: _plain(name, value) for name, value in options.items()}
+    return {name: _plain(f"quantizer_options[{shortened(name)}]", value) for name, value in options.items()}
 
 
-def _plain(name: str, value: object) -> Any:
+def _plain(name: str, value: object, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
-        return [_plain(name, item) for item in value]
+        if len(value) > MAX_ITEMS or depth == MAX_DEPTH:
+            raise ValueError(f"{name} must have at most {MAX_ITEMS:,} items a list and {MAX_DEPTH} lists in lists")
+        return [_plain(name, item, depth + 1) for item in value]
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        raise ValueError(f"{name} must have at most {MAX_TEXT:,} characters, got {len(value):,}")
+    if isinstance(value, int) and abs(value) > MAX_NUMBER:
+        raise ValueError(f"{name} must lie between -2^53 and 2^53, got {_number_text(value)}")
     finite = not isinstance(value, float) or math.isfinite(value)
     if value is None or (isinstance(value, bool | int | float | str) and finite):
         return value
-    raise ValueError(f"quantizer_options[{name!r}] must be a finite number, text, true, false or a list, got {value!r}")
+    raise ValueError(f"{name} must be a finite number, text, true, false or a list, got {shortened(value)}")
+
+
+def _number_text(value: int) -> str:
+    """A number, which may have more digits than Python writes."""
+    return f"{value:,}" if abs(value) < 10**24 else f"one of {value.bit_length():,} bits"

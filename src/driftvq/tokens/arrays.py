@@ -1,13 +1,14 @@
 """``.npy`` files that grow row by row in constant memory, and their checked, memory-mapped reading."""
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from driftvq.json_files import shortened_text
 
 HEADER_BYTES = 256
 """Room kept for the header, so that it can be rewritten when the number of rows is known."""
@@ -90,14 +91,35 @@ def open_array(path: Path, dtype: str, shape: tuple[int | None, ...]) -> Array:
     if not path.is_file():
         raise ValueError(f"{path} is missing")
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        reason = re.sub(r"\s+", " ", str(error))
+        array: Array = np.lib.format.open_memmap(path, mode="r")  # unlike np.load, never a zip or a pickle
+    except Exception as error:  # a header is parsed as Python: TokenError, SyntaxError, RecursionError and others
+        reason = shortened_text(str(error))
         raise ValueError(f"{path} is truncated or not an array: {reason}") from error
     fits = len(array.shape) == len(shape) and all(
         want in (None, got) for want, got in zip(shape, array.shape, strict=True)
     )
     if array.dtype != np.dtype(dtype) or not fits:
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{path} must be {dtype} of shape ({wanted}), got {array.dtype} of shape {array.shape}")
+        got = shortened_text(f"{array.dtype} of shape {array.shape}")
+        raise ValueError(f"{path} must be {dtype} of shape ({shortened_text(wanted)}), got {got}")
     return array
+
+
+def check_range(tokens: Array, codebook_size: int) -> None:
+    """Every index must name a code."""
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= codebook_size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"indices must lie between 0 and {codebook_size - 1}, got {wrong}")
+
+
+def write_offsets(shapes_file: Path, offsets_file: Path) -> None:
+    """Where each image's tokens begin in the flat array, and where the last ones end."""
+    shapes = np.load(shapes_file, mmap_mode="r")
+    offsets, last = GrowingArray(offsets_file, "int64"), 0
+    offsets.append(np.array([0]))
+    for start in range(0, len(shapes), BLOCK_ROWS):
+        ends = last + np.cumsum(shapes[start : start + BLOCK_ROWS].prod(axis=1, dtype=np.int64))
+        offsets.append(ends)
+        last = int(ends[-1])
+    offsets.finish()

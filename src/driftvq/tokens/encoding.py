@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from driftvq.data.batches import ImageBatch
 from driftvq.data.images import BadImageError, to_float
-from driftvq.data.loader import ImageBatch, eval_batches
+from driftvq.data.loader import eval_batches
 from driftvq.data.sources import ImageSource
 from driftvq.models.vqvae import VQVAE
 from driftvq.tokens.coding import counter, repeatable, token_model, too_small
+from driftvq.tokens.pixel_limit import pixel_limit
 from driftvq.tokens.progress import Progress
 from driftvq.tokens.resuming import remaining_images
 from driftvq.tokens.store import Tokens, open_tokens
@@ -55,6 +57,7 @@ def encode_source(
     settings: dict[str, Any] | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    max_pixels: int | None = None,
     progress: Progress | None = None,
 ) -> Tokens:
     """Write the tokens of all images of a source; can be interrupted and resumed.
@@ -66,13 +69,16 @@ def encode_source(
         batch_size: images of equal size per call of the model.
         workers: processes that read ahead.
         resume: go on with an interrupted run, which must have had the same model, settings, size and batch size.
+        max_pixels: of a batch; larger images are skipped. None takes what the free memory allows, see
+            :mod:`driftvq.tokens.pixel_limit`.
     """
     settings = {**(settings or {}), "size": size, "batch_size": batch_size, "images_found": len(source)}
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite, resume=resume) as writer:
         if not writer.index.complete:  # else it was killed just before the folder got its name
             rest, known = remaining_images(source, writer)
             if len(rest):
-                with eval_batches(rest, size=size, batch_size=batch_size, workers=workers, strict=strict) as batches:
+                limits: dict[str, Any] = {"strict": strict, "max_pixels": max_pixels or pixel_limit(model, workers)}
+                with eval_batches(rest, size=size, batch_size=batch_size, workers=workers, **limits) as batches:
                     _encode(model, batches, writer, strict, counter(progress, rest.start), known)
         return open_tokens(writer.finish())
 

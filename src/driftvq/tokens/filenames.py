@@ -6,6 +6,9 @@ from pathlib import Path
 MAX_BYTES = 200
 """A file name may have 255 bytes nearly everywhere; some are kept for a temporary name beside it."""
 
+MAX_FOLDER_BYTES = 600
+"""Of all folders of a name together; a whole path may have some 1,000 bytes nearly everywhere."""
+
 
 def safe_parts(name: str) -> list[str]:
     """The folders and the file of a name, without those that lead elsewhere (``/``, ``..``).
@@ -14,7 +17,8 @@ def safe_parts(name: str) -> list[str]:
     ['a', 'b.jpg']
     """
     parts = [_safe(part) for part in name.split("/")]
-    return [part for part in parts if part] or ["image"]
+    *folders, file = [part for part in parts if part] or ["image"]
+    return [*_shortened(folders), file]
 
 
 def place_image(root: Path, name: str, suffixes: frozenset[str]) -> Path:
@@ -34,11 +38,26 @@ def place_image(root: Path, name: str, suffixes: frozenset[str]) -> Path:
         folder = _free_folder(folder, part)
     dot = file.rfind(".")
     stem = file[:dot] if dot > 0 and file[dot:].lower() in suffixes else file
-    path, number = folder / f"{stem}.png", 1
-    while path.exists():
-        path = folder / (f"{file}.png" if number == 1 else f"{file}.{number}.png")
-        number += 1
-    return path
+    if not (path := folder / f"{stem}.png").exists():
+        return path
+    if not (path := folder / f"{file}.png").exists():
+        return path
+    return _first_free(folder, file)
+
+
+def _first_free(folder: Path, file: str) -> Path:
+    """``file.2.png``, ``file.3.png`` and so on; found by halving, since thousands of images may share a name."""
+
+    def path(number: int) -> Path:
+        return folder / f"{file}.{number}.png"
+
+    taken, free = 1, 2
+    while path(free).exists():
+        taken, free = free, 2 * free
+    while free - taken > 1:
+        middle = (taken + free) // 2
+        taken, free = (middle, free) if path(middle).exists() else (taken, middle)
+    return path(free)
 
 
 def _free_folder(parent: Path, name: str) -> Path:
@@ -48,6 +67,19 @@ def _free_folder(parent: Path, name: str) -> Path:
         folder = folder.with_name(folder.name + "_")
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def _shortened(folders: list[str]) -> list[str]:
+    """The folders, if together they are not too long; else the first ones and a digest of all."""
+    if sum(len(part.encode()) + 1 for part in folders) <= MAX_FOLDER_BYTES:
+        return folders
+    kept, room = [], MAX_FOLDER_BYTES - 40
+    for part in folders:
+        room -= len(part.encode()) + 1
+        if room < 0:
+            break
+        kept.append(part)
+    return [*kept, "~" + hashlib.sha256("/".join(folders).encode()).hexdigest()[:16]]
 
 
 def _safe(part: str) -> str:

@@ -1,13 +1,13 @@
-"""``index.json`` of a token folder: what the arrays beside it are, and which model made them."""
+"""``index.json`` of a token folder: what the arrays beside it are, and which model made them; and the names."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from driftvq.files import write_text
-from driftvq.json_files import read_object
+from driftvq.files import open_regular, write_text
+from driftvq.json_files import read_object, shortened, shortened_text
 
 INDEX, TOKENS, SHAPES, OFFSETS = "index.json", "tokens.npy", "shapes.npy", "offsets.npy"
 SIZES, BATCHES, NAMES, SKIPPED = "sizes.npy", "batches.npy", "names.jsonl", "skipped.txt"
@@ -15,6 +15,9 @@ SIZES, BATCHES, NAMES, SKIPPED = "sizes.npy", "batches.npy", "names.jsonl", "ski
 FORMAT = "driftvq-tokens"
 FORMAT_VERSION = 1
 MAX_INDEX_BYTES = 2**20
+LONGEST_LINE = 1 << 24
+"""Bytes of a name and its reason; a tar member's name has at most a sixteenth of it."""
+MAX_COUNT, MAX_SIDE = 2**62, 2**31 - 1
 DTYPES = ("uint8", "uint16", "uint32")
 
 
@@ -96,12 +99,44 @@ def read_index(folder: Path) -> TokenIndex:
     version = values.get("version")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(
-            f"{folder} has tokens of format version {version!r}; this driftvq reads up to {FORMAT_VERSION}: update it"
+            f"{folder} has tokens of format version {shortened(version)}; "
+            f"this driftvq reads up to {FORMAT_VERSION}: update it"
         )
     try:
         return _parse(values)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {shortened_text(str(error))}") from error
+
+
+def read_names(path: Path) -> Iterator[str]:
+    """The JSON string at the start of each line."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing")
+    with open_regular(path) as file:
+        while line := file.readline(LONGEST_LINE):
+            try:
+                name, _ = json.JSONDecoder().raw_decode(line.decode())
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path} is damaged: a line is not JSON: {line[:80]!r}") from error
+            if not isinstance(name, str):
+                raise ValueError(f"{path} is damaged: a line is not a name: {line[:80]!r}")
+            yield name
+
+
+def check_same(folder: Path, found: TokenIndex, now: TokenIndex) -> None:
+    """Refuse to go on with what another model, or other settings, began."""
+    if found.model != now.model:
+        raise ValueError(
+            f"{folder} was begun with model {found.model.model_hash}, this is {now.model.model_hash}; "
+            "--overwrite starts again"
+        )
+    changed = [
+        f"{name} was {found.settings.get(name)!r}, is {now.settings.get(name)!r}"
+        for name in sorted(found.settings.keys() | now.settings.keys())
+        if found.settings.get(name) != now.settings.get(name)
+    ]
+    if changed:
+        raise ValueError(f"{folder} was begun with other settings: {'; '.join(changed)}; --overwrite starts again")
 
 
 def _parse(values: Mapping[str, Any]) -> TokenIndex:
@@ -109,8 +144,8 @@ def _parse(values: Mapping[str, Any]) -> TokenIndex:
     rest = {entry.name: values[entry.name] for entry in fields(TokenIndex) if entry.name != "model"}
     counts = ("n", "tokens", "skipped", "batches", "name_bytes", "skipped_bytes")
     numbers = [rest[name] for name in counts] + [model.codebook_size, model.downscale, model.indices_per_position]
-    if not all(type(number) is int and number >= 0 for number in numbers) or model.downscale < 1:
-        raise ValueError(f"counts must be whole numbers, got {numbers}")
+    if not all(type(number) is int and 0 <= number <= MAX_COUNT for number in numbers) or model.downscale < 1:
+        raise ValueError(f"counts must be whole numbers of at most {MAX_COUNT}, got {numbers}")
     if not isinstance(model.model_hash, str) or not isinstance(rest["settings"], dict):
         raise ValueError("model_hash must be text and settings an object")
     if values["dtype"] != model.dtype:
@@ -123,6 +158,6 @@ def _parse(values: Mapping[str, Any]) -> TokenIndex:
 def _sides(value: Any, count: int) -> Any:
     if value is None:
         return None
-    if len(value) != count or not all(type(side) is int and side >= 1 for side in value):
-        raise ValueError(f"expected {count} sizes of at least 1, got {value!r}")
+    if len(value) != count or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in value):
+        raise ValueError(f"expected {count} sizes of at least 1 and at most {MAX_SIDE}, got {value!r}")
     return tuple(value)

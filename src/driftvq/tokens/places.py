@@ -38,9 +38,15 @@ def replace_folder(folder: Path, out: Path) -> None:
         folder.rename(out)
         return
     aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    out.rename(aside / "old")
-    folder.rename(out)
-    shutil.rmtree(aside)
+    try:
+        out.rename(aside / "old")
+        folder.rename(out)
+    except OSError:
+        if (aside / "old").is_dir():
+            (aside / "old").rename(out)
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside, ignore_errors=True)  # the new one is there, which is what counts
 
 
 def taken(path: Path) -> bool:

@@ -13,6 +13,7 @@ from driftvq.data.sources import ImageSource
 from driftvq.metrics.psnr import psnr
 from driftvq.models.vqvae import VQVAE
 from driftvq.tokens.coding import repeatable, too_small
+from driftvq.tokens.pixel_limit import pixel_limit
 
 GAP = 4
 """White pixels between an original and its reconstruction."""
@@ -28,7 +29,7 @@ class Reconstruction(NamedTuple):
 
 
 def reconstruct_images(
-    model: VQVAE, source: ImageSource, *, size: int | None = None, batch_size: int = 1
+    model: VQVAE, source: ImageSource, *, size: int | None = None, batch_size: int = 1, max_pixels: int | None = None
 ) -> Iterator[Reconstruction | tuple[str, str]]:
     """Reconstruct the images of a source; one that cannot be read comes as name and reason.
 
@@ -37,10 +38,12 @@ def reconstruct_images(
         source: see :func:`driftvq.data.open_source`.
         size: side of the centre square to fit images to; None keeps their own sizes.
         batch_size: images of equal size per call of the model.
+        max_pixels: see :func:`driftvq.tokens.encode_source`.
     """
+    max_pixels = max_pixels or pixel_limit(model)
     device = next(model.parameters()).device
     with repeatable():
-        for images, names, skipped in eval_batches(source, size=size, batch_size=batch_size):
+        for images, names, skipped in eval_batches(source, size=size, batch_size=batch_size, max_pixels=max_pixels):
             yield from skipped
             reason = too_small(images, model)
             if reason is not None:

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from driftvq.tokens.arrays import BLOCK_ROWS, Array, open_array
-from driftvq.tokens.index import BATCHES, NAMES, OFFSETS, SHAPES, SIZES, TOKENS, TokenIndex, read_index
-from driftvq.tokens.writer import read_names
+from driftvq.tokens.index import BATCHES, NAMES, OFFSETS, SHAPES, SIZES, TOKENS, TokenIndex, read_index, read_names
 
 
 class Tokens:
@@ -83,7 +82,7 @@ class Tokens:
 
     def _check(self, last: tuple[int, ...]) -> None:
         """The arrays must agree with each other; looked at in blocks, since there may be millions of images."""
-        if not len(self) or self.batch_sizes.min() < 1 or self.batch_sizes.sum(dtype=np.int64) != len(self):
+        if not len(self) or self.batch_sizes.min(initial=1) < 1 or self.batch_sizes.sum(dtype=np.int64) != len(self):
             raise ValueError(f"{self.folder / BATCHES} must add up to {len(self)} images, at least one")
         if self._offsets is not None and (self._offsets[0] != 0 or self._offsets[-1] != len(self.array)):
             raise ValueError(f"{self.folder / OFFSETS} does not fit the tokens")

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from driftvq.tokens.arrays import BLOCK_ROWS, Array, GrowingArray, keep_only, sync
+from driftvq.tokens.arrays import Array, GrowingArray, check_range, keep_only, sync, write_offsets
 from driftvq.tokens.index import (
     BATCHES,
     NAMES,
@@ -22,7 +22,9 @@ from driftvq.tokens.index import (
     TOKENS,
     TokenIndex,
     TokenModel,
+    check_same,
     read_index,
+    read_names,
 )
 from driftvq.tokens.places import check_output, partial_folder, replace_folder
 
@@ -58,7 +60,7 @@ class TokenWriter:
         index = TokenIndex(model, json.loads(json.dumps(settings or {})))
         if resume:
             self.index = read_index(self.folder)
-            _check_same(self.folder, self.index, index)
+            check_same(self.folder, self.index, index)
         else:
             if self.folder.exists():
                 shutil.rmtree(self.folder)
@@ -186,58 +188,10 @@ class TokenWriter:
             array.finish()
         self.close()
         if index.shape is None:
-            _write_offsets(self.folder)
+            write_offsets(self.folder / SHAPES, self.folder / OFFSETS)
         self.index = replace(index, complete=True)
         self.index.write(self.folder)
 
 
-def read_names(path: Path) -> Iterator[str]:
-    """The JSON string at the start of each line."""
-    with path.open(encoding="utf-8", newline="\n") as file:
-        for line in file:
-            try:
-                name, _ = json.JSONDecoder().raw_decode(line)
-            except ValueError as error:
-                raise ValueError(f"{path} is damaged: a line is not JSON: {line[:80]!r}") from error
-            if not isinstance(name, str):
-                raise ValueError(f"{path} is damaged: a line is not a name: {line[:80]!r}")
-            yield name
-
-
-def check_range(tokens: Array, codebook_size: int) -> None:
-    """Every index must name a code."""
-    low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= codebook_size:
-        wrong = low if low < 0 else high
-        raise ValueError(f"indices must lie between 0 and {codebook_size - 1}, got {wrong}")
-
-
-def _check_same(folder: Path, found: TokenIndex, now: TokenIndex) -> None:
-    if found.model != now.model:
-        raise ValueError(
-            f"{folder} was begun with model {found.model.model_hash}, this is {now.model.model_hash}; "
-            "--overwrite starts again"
-        )
-    changed = [
-        f"{name} was {found.settings.get(name)!r}, is {now.settings.get(name)!r}"
-        for name in sorted(found.settings.keys() | now.settings.keys())
-        if found.settings.get(name) != now.settings.get(name)
-    ]
-    if changed:
-        raise ValueError(f"{folder} was begun with other settings: {'; '.join(changed)}; --overwrite starts again")
-
-
 def _append(file: BinaryIO, lines: Iterator[str]) -> int:
     return sum(file.write(line.encode() + b"\n") for line in lines)
-
-
-def _write_offsets(folder: Path) -> None:
-    """Where each image's tokens begin in the flat array, and where the last ones end."""
-    shapes = np.load(folder / SHAPES, mmap_mode="r")
-    offsets, last = GrowingArray(folder / OFFSETS, "int64"), 0
-    offsets.append(np.array([0]))
-    for start in range(0, len(shapes), BLOCK_ROWS):
-        ends = last + np.cumsum(shapes[start : start + BLOCK_ROWS].prod(axis=1, dtype=np.int64))
-        offsets.append(ends)
-        last = int(ends[-1])
-    offsets.finish()
