@@ -14,7 +14,8 @@ from driftvq.functional.kernels import (
 from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
 from driftvq.functional.losses import kernel_codebook_loss, kernel_moments, masked_mse, orthogonal_loss
 from driftvq.functional.sampling import seeded_gumbel
-from driftvq.functional.search import METRICS, Metric, highest_logit, nearest
+from driftvq.functional.scoring import METRICS, Metric
+from driftvq.functional.search import WAYS, Way, highest_logit, nearest
 from driftvq.functional.soft import gumbel_softmax, soft_usage
 from driftvq.functional.usage import count_codes, dead_codes, perplexity, usage
 from driftvq.functional.winograd import winograd_conv3x3
@@ -22,11 +23,13 @@ from driftvq.functional.winograd import winograd_conv3x3
 __all__ = [
     "KERNELS",
     "METRICS",
+    "WAYS",
     "Drift",
     "DriftMoments",
     "KMeansResult",
     "Kernel",
     "Metric",
+    "Way",
     "count_codes",
     "dead_codes",
     "drift_moments",
