@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -64,11 +66,31 @@ def test_highest_logit_has_no_gradient():
     assert not highest_logit(x, weight, bias).requires_grad
 
 
-@pytest.mark.parametrize("k", [1, 100, 101, 1000])
-def test_blocks_of_codes_find_what_blocks_of_latents_find(monkeypatch, k):
+class Search(torch.nn.Module):
+    def __init__(self, codebook, metric):
+        super().__init__()
+        self.metric = metric
+        self.register_buffer("codebook", codebook)
+
+    def forward(self, x):
+        return nearest(x, self.codebook, self.metric), highest_logit(x, self.codebook, self.codebook[:, 0])
+
+
+@pytest.mark.parametrize("k", [1, 100, 101, 330])
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_exported_search_walks_blocks_of_codes(monkeypatch, k, metric):
     monkeypatch.setattr(block_search, "EXPORTED_BLOCK_CODES", 100)
-    monkeypatch.setattr(block_search, "EXPORTED_BLOCKS", 7)
-    x, weight, bias = randn(60, 4), randn(k, 4, seed=1), randn(k, seed=2)
-    for beta in (1.0, -0.5):
-        found = block_search.highest_by_blocks_of_codes(x, weight, bias, beta)
-        assert torch.equal(found, block_search.highest_by_blocks(x, weight, bias, beta))
+    module, x = Search(randn(k, 4, seed=1), metric), randn(60, 4)
+    program = torch.export.export(module, (x[:7],), dynamic_shapes={"x": {0: torch.export.Dim("n")}}, strict=True)
+    largest = max(math.prod(s for s in node.meta["val"].shape if isinstance(s, int)) for node in scores(program))
+    assert largest <= 100
+    for found, right in zip(program.module()(x), module(x), strict=True):
+        assert torch.equal(found, right)
+
+
+def scores(program):
+    """All products in a graph and in the graphs of its loops."""
+    graphs = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.graph.nodes if node.target == torch.ops.aten.addmm.default]
+    assert len(nodes) == 2
+    return nodes

@@ -3,15 +3,17 @@
 Shape suffixes: n latents, k codes, d dimensions, b latents of one block.
 """
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional.blocks import block_rows, row_blocks
 from driftvq.functional.scoring import Scoring
 
 EXPORTED_BLOCK_CODES = 1024
-EXPORTED_BLOCKS = 64
-"""An exported graph spells its blocks out: no more of them than this."""
+"""Codes of one block in an exported graph, where a block has all latents."""
 
 
 def nearest_by_blocks(x_nd: Tensor, scoring: Scoring) -> Tensor:
@@ -32,18 +34,29 @@ def highest_by_blocks(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: flo
 
 
 def highest_by_blocks_of_codes(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: float = 1.0) -> Tensor:
-    """The same in blocks of codes: in a graph that is exported their number is known, that of latents is not."""
+    """The same in blocks of codes: in a graph that is exported their number is known, that of latents is not.
+
+    A loop in the graph, as blocks one after the other would all be computed, and kept, before the first is used.
+    """
     codes = len(weight_kd)
-    step = max(EXPORTED_BLOCK_CODES, -(-codes // EXPORTED_BLOCKS))
-    best_n = index_n = None
-    for start in range(0, codes, step):
-        end = min(start + step, codes)
-        block_nb = torch.addmm(bias_k[start:end], x_nd, weight_kd[start:end].t(), beta=beta)
-        highest_n, place_n = block_nb.max(dim=1)
-        if best_n is None or index_n is None:
-            best_n, index_n = highest_n, place_n
-            continue
-        index_n = torch.where(highest_n > best_n, place_n + start, index_n)
-        best_n = torch.maximum(best_n, highest_n)
-    assert index_n is not None
-    return index_n
+    if codes <= EXPORTED_BLOCK_CODES:
+        return torch.addmm(bias_k, x_nd, weight_kd.t(), beta=beta).argmax(dim=1)
+    from torch._higher_order_ops.scan import scan
+
+    blocks = -(-codes // EXPORTED_BLOCK_CODES)
+    missing = blocks * EXPORTED_BLOCK_CODES - codes
+    weight_bcd = F.pad(weight_kd, (0, 0, 0, missing)).unflatten(0, (blocks, EXPORTED_BLOCK_CODES))
+    never = -torch.inf if beta > 0 else torch.inf
+    bias_bc = F.pad(bias_k, (0, missing), value=never).unflatten(0, (blocks, EXPORTED_BLOCK_CODES))
+    start_b = torch.arange(blocks, device=x_nd.device) * EXPORTED_BLOCK_CODES
+
+    def better(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor, Tensor]) -> tuple[Any, Tensor]:
+        weight_cd, bias_c, start = block
+        score_n, place_n = torch.addmm(bias_c, x_nd, weight_cd.t(), beta=beta).max(dim=1)
+        index_n = torch.where(score_n > best[0], place_n + start, best[1])
+        return (torch.maximum(score_n, best[0]), index_n), start.clone()
+
+    none = (x_nd.new_full((len(x_nd),), -torch.inf), torch.zeros(len(x_nd), dtype=torch.int64, device=x_nd.device))
+    (_, index_n), _ = scan(better, none, (weight_bcd, bias_bc, start_b))
+    found: Tensor = index_n
+    return found

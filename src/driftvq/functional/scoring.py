@@ -77,6 +77,6 @@ def _power_of_two(x: Tensor) -> Tensor:
     """The power of two at or below the largest magnitude: division by it is exact."""
     tiny = torch.finfo(x.dtype).tiny
     if torch.compiler.is_exporting():  # other runtimes do not read the bits of a float
-        return x.abs().amax().clamp(min=tiny)
+        return x.abs().max().clamp(min=tiny)
     integer, exponent = EXPONENT_BITS[x.dtype]
     return x.view(integer).bitwise_and(exponent).amax().view(x.dtype).clamp(min=tiny)
