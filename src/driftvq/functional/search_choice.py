@@ -20,15 +20,17 @@ _remembered: dict[ShapeClass, str] = {}
 def fastest(ways: Mapping[str, Callable[[Tensor, Scoring], Tensor]], x_nd: Tensor, scoring: Scoring) -> str:
     """Name of the fastest way, measured on the first latents of a shape class; all ways find the same codes.
 
-    Nothing is measured, and the first way taken, where a measurement cannot be made (while a CUDA graph is captured)
-    or not be relied on: two ways may round a near-tie differently, so deterministic algorithms take a fixed one, and
-    TensorFloat-32, if torch's products may use it, is not precise enough to search with.
+    The first way is taken unmeasured while a CUDA graph is captured, which allows no measurement; if algorithms are to
+    be deterministic, since two ways may round a near-tie differently; and if torch's products may round to
+    TensorFloat-32, which is not precise enough to search with.
     """
     preferred = next(iter(ways))
-    shape = shape_class(x_nd, len(scoring.weight_kd))
-    if len(ways) > 1 and shape in _remembered:
-        return _remembered[shape]
     if len(ways) == 1 or _fixed():
+        return preferred
+    shape = shape_class(x_nd, len(scoring.weight_kd))
+    if shape in _remembered:
+        return _remembered[shape]
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return preferred
     best = {name: _milliseconds(partial(way, x_nd, scoring), x_nd.device) for name, way in ways.items()}
     quickest = min(best, key=lambda name: best[name])
@@ -42,11 +44,7 @@ def shape_class(x_nd: Tensor, codes: int) -> ShapeClass:
 
 
 def _fixed() -> bool:
-    return (
-        torch.are_deterministic_algorithms_enabled()
-        or torch.backends.cuda.matmul.allow_tf32
-        or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
-    )
+    return torch.are_deterministic_algorithms_enabled() or torch.backends.cuda.matmul.allow_tf32
 
 
 def _milliseconds(call: Callable[[], Tensor], device: torch.device) -> float:
@@ -54,9 +52,9 @@ def _milliseconds(call: Callable[[], Tensor], device: torch.device) -> float:
     call()
     best = float("inf")
     for _ in range(ROUNDS):
-        torch.accelerator.synchronize(device)
+        torch.cuda.synchronize(device)
         start = time.perf_counter()
         call()
-        torch.accelerator.synchronize(device)
+        torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - start)
     return 1e3 * best

@@ -5,7 +5,7 @@
 Shape suffixes: n latents, k codes, d dimensions, p parts of the codebook.
 """
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -21,55 +21,37 @@ BROADCAST_DIMS = 8
 PROGRAMS_PER_PROCESSOR = 4
 """So many keep a processor busy; with few latents there are as many only if the codebook is searched in parts."""
 
-
-class Tiles(NamedTuple):
-    """Latents, codes and dimensions that a program holds at once, and its warps."""
-
-    latents: int
-    codes: int
-    dims: int
-    warps: int
+TILE_LATENTS, TILE_CODES, WARPS = 64, 64, 4
+"""What a program holds at once. Fixed, as tuning would need the device when the kernel is compiled; three registers per
+place of a tile and thread leave room for the products, and 64 KB of shared memory, AMD's, for the tiles."""
 
 
-def tiles(dims: int) -> Tiles:
-    """A fixed table: autotuning needs the device at the time of compilation."""
-    if dims <= BROADCAST_DIMS:
-        return Tiles(64, 64, 1, 4)
-    return Tiles(64, 64, 16, 4) if dims <= 16 else Tiles(64, 64, 32, 4)
+def constants(dims: int) -> tuple[dict[str, Any], dict[str, int]]:
+    """Constants of the kernel for so many dimensions, and options of its compilation."""
+    tile_dims = 1 if dims <= BROADCAST_DIMS else 16 if dims <= 16 else 32
+    tiles = {"TILE_N": TILE_LATENTS, "TILE_K": TILE_CODES, "TILE_D": tile_dims}
+    return {"DIMS": dims, "BROADCAST": dims <= BROADCAST_DIMS, **tiles}, {"num_warps": WARPS}
 
 
-def nearest_by_triton(x_nd: Tensor, scoring: Scoring, processors: int | None = None) -> Tensor:
+def nearest_by_triton(x_nd: Tensor, scoring: Scoring) -> Tensor:
     """Index of the highest score of every latent.
 
     Args:
         x_nd: float32 latents of at most :data:`MAX_DIMS` dimensions, at least one of them.
         scoring: of the codebook.
-        processors: of the device; asked for unless given.
     """
     latents, dims = x_nd.shape
-    codes, tile = len(scoring.weight_kd), tiles(dims)
-    blocks = triton.cdiv(latents, tile.latents)
-    codes_per_part = _codes_per_part(blocks, codes, tile.codes, processors or _processors(x_nd.device))
-    parts = triton.cdiv(codes, codes_per_part)
+    codes, blocks = len(scoring.weight_kd), -(-latents // TILE_LATENTS)
+    codes_per_part = _codes_per_part(blocks, codes, _processors(x_nd.device))
+    parts = -(-codes // codes_per_part)
+    kernel_constants, options = constants(dims)
     best_pn = torch.empty(parts, latents, device=x_nd.device)
     index_pn = torch.empty(parts, latents, dtype=torch.int64, device=x_nd.device)
-    kernel[(blocks, parts)](
-        x_nd.contiguous(),
-        scoring.origin_d,
-        scoring.weight_kd.contiguous(),
-        scoring.penalty_k,
-        best_pn,
-        index_pn,
-        latents,
-        codes,
-        codes_per_part,
-        DIMS=dims,
-        BROADCAST=dims <= BROADCAST_DIMS,
-        TILE_N=tile.latents,
-        TILE_K=tile.codes,
-        TILE_D=tile.dims,
-        num_warps=tile.warps,
-    )
+    tensors = (x_nd.contiguous(), scoring.origin_d, scoring.weight_kd.contiguous(), scoring.penalty_k)
+    with torch.cuda.device_of(x_nd):  # Triton launches on the current device, whatever the tensors' is
+        kernel[(blocks, parts)](
+            *tensors, best_pn, index_pn, latents, codes, codes_per_part, **kernel_constants, **options
+        )
     return index_pn[0] if parts == 1 else index_pn.gather(0, best_pn.argmax(dim=0, keepdim=True))[0]
 
 
@@ -77,11 +59,11 @@ def _processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
 
 
-def _codes_per_part(blocks: int, codes: int, tile: int, processors: int) -> int:
+def _codes_per_part(blocks: int, codes: int, processors: int) -> int:
     """Codes of one program, a multiple of its tile."""
     parts = max(1, PROGRAMS_PER_PROCESSOR * processors // blocks)
-    tiles_per_part = -(-codes // (tile * parts))
-    return tile * tiles_per_part
+    tiles_per_part = -(-codes // (TILE_CODES * parts))
+    return TILE_CODES * tiles_per_part
 
 
 def _tile_scores(
