@@ -46,8 +46,6 @@ BARS = {"ns_vq": 110, "trans_vq, MLP": 160, "ema_vq": 60, "residual_vq of 8": 80
 """Operators of a training step at most."""
 
 SEARCH_SHAPES = [(4096, 1024, 64), (16384, 8192, 64), (16384, 8192, 256), (65536, 65536, 8), (4096, 262144, 8)]
-FUSED_LATENTS = 64
-"""Latents of one program of the fused kernel, which goes through all codes."""
 
 
 @dataclass(frozen=True)
@@ -132,17 +130,17 @@ def _line(row: Row, shape: Shape, training: bool) -> list[str]:
 
 
 def search_bytes(shape: Shape) -> dict[str, float]:
-    """Bytes that a search moves between the device and its memory, by formula.
+    """Bytes that a search moves between the device and its memory, once the codes are prepared.
 
     ``blocked = 4 (3 N D + K D + 2 N K) + 8 N``: latents are read, centred, written and read; scores written and read.
-    ``fused = 4 (N D + K D) + 8 N``, if the codes stay in the cache; else each program of 64 latents reads them anew.
+    ``fused = 4 (N D + K D) + 8 N``, if the codes stay in the cache; else every tile of latents reads them anew.
     """
     n, k, d = shape
     fused = 4 * (n * d + k * d) + 8 * n
     return {
         "blocked": 4 * (3 * n * d + k * d + 2 * n * k) + 8 * n,
         "fused": fused,
-        "fused, codes not in cache": fused + 4 * k * d * (-(-n // FUSED_LATENTS) - 1),
+        "fused, codes not in cache": fused + 4 * k * d * (-(-n // blocks.TILE_LATENTS) - 1),
     }
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from driftvq.functional import METRICS, nearest
+from driftvq import QUANTIZERS
+from driftvq.functional import METRICS, blocks, nearest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -110,3 +111,37 @@ def test_the_search_reads_nothing_back(counting, metric):
     cost = counting.count(lambda: nearest(x, codebook, metric, way="blocks"))
     assert cost.host_reads == 0
     assert cost.operators <= 12
+
+
+@pytest.fixture
+def launches(counting: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    import launches
+
+    monkeypatch.setenv("DRIFTVQ_SEARCH", "")
+    monkeypatch.setattr(blocks, "CPU_BLOCK_ELEMENTS", 1)
+    launches.as_on_a_device()
+    return launches
+
+
+def test_every_quantizer_has_a_row(launches):
+    names = [row.name for row in launches.rows()]
+    assert set(names) > set(QUANTIZERS)
+    assert len(names) == len(set(names))
+
+
+def test_a_row_is_the_mean_of_several_steps(launches):
+    row = next(row for row in launches.rows() if row.name == "vq")
+    shape = (64, 16, 8)
+    cost, cells = launches.cost_of(row.make, shape, training=True), launches._line(row, shape, training=True)
+    assert cells[:3] == ["vq", f"{cost.operators / launches.STEPS:.0f}", f"{cost.host_reads / launches.STEPS:.3g}"]
+    products = [launch for launch in cost.launches if launch.name == "addmm"]
+    assert [launch.flops for launch in products] == [2 * 64 * 16 * 8] * launches.STEPS
+
+
+def test_the_formula_of_the_blocked_search_is_what_is_counted(counting, launches):
+    n, k, d = 500, 300, 16
+    x, codebook = torch.randn(n, d), torch.randn(k, d)
+    cost = counting.count(lambda: nearest(x, codebook))
+    of_latents = cost.launches[-3:]  # the others prepare the codes
+    assert [launch.name for launch in of_latents] == ["sub", "addmm", "argmax"]
+    assert sum(launch.bytes for launch in of_latents) == launches.search_bytes((n, k, d))["blocked"] + 4 * (d + k)

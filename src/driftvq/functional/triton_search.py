@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from driftvq.functional.blocks import TILE_CODES, TILE_LATENTS
 from driftvq.functional.scoring import Scoring
 
 MAX_DIMS = 256
@@ -21,9 +22,7 @@ BROADCAST_DIMS = 8
 PROGRAMS_PER_PROCESSOR = 4
 """So many keep a processor busy; with few latents there are as many only if the codebook is searched in parts."""
 
-TILE_LATENTS, TILE_CODES, WARPS = 64, 64, 4
-"""What a program holds at once. Fixed, as tuning would need the device when the kernel is compiled; three registers per
-place of a tile and thread leave room for the products, and 64 KB of shared memory, AMD's, for the tiles."""
+WARPS = 4
 
 
 def constants(dims: int) -> tuple[dict[str, Any], dict[str, int]]:
