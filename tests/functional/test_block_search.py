@@ -76,7 +76,7 @@ class Search(torch.nn.Module):
         return nearest(x, self.codebook, self.metric), highest_logit(x, self.codebook, self.codebook[:, 0])
 
 
-@pytest.mark.parametrize("k", [1, 100, 101, 330])
+@pytest.mark.parametrize("k", [100, 330])
 @pytest.mark.parametrize("metric", METRICS)
 def test_an_exported_search_walks_blocks_of_codes(monkeypatch, k, metric):
     monkeypatch.setattr(block_search, "EXPORTED_BLOCK_CODES", 100)

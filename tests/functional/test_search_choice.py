@@ -75,6 +75,7 @@ def test_products_in_tf32_are_not_searched_with(measured):
 def test_ways_by_device(monkeypatch):
     fused = SimpleNamespace(MAX_DIMS=256, nearest_by_triton=WAYS["triton"])
     monkeypatch.setattr(search, "_triton_search", lambda: fused)
+    monkeypatch.setattr(search, "_triton_runs_on", lambda device: True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(search, "load_faiss", lambda: fused)
     with FakeTensorMode():
@@ -94,6 +95,19 @@ def test_ways_by_device(monkeypatch):
         ("xpu", 257, torch.float32): ["blocks"],
         ("xpu", 4, torch.float64): ["blocks"],
     }
+
+
+def test_a_triton_that_cannot_compile_is_named_once_and_not_used(monkeypatch):
+    def nearest_by_triton(x, scoring):
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(search, "_triton_search", lambda: SimpleNamespace(nearest_by_triton=nearest_by_triton))
+    device = torch.device("cpu")
+    search._triton_runs_on.cache_clear()
+    with pytest.warns(RuntimeWarning, match=r"no fused search on cpu, searching by blocks: .*no C compiler") as caught:
+        assert [search._triton_runs_on(device) for _ in range(3)] == [False] * 3
+    assert len(caught) == 1
+    search._triton_runs_on.cache_clear()
 
 
 def test_triton_is_no_dependency(monkeypatch):

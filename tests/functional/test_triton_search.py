@@ -139,7 +139,7 @@ def compiled(target: tuple[Any, ...], dims: int, centred: bool) -> tuple[list[st
 
 
 @pytest.mark.parametrize("centred", [True, False], ids=["l2", "cosine"])
-@pytest.mark.parametrize("dims", [3, 256])
+@pytest.mark.parametrize("dims", [3, 16, 256])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target[1]))
 def test_the_kernel_compiles_for(compiler, target, dims, centred):
     kinds, shared, tf32 = compiler(compiled, target, dims, centred)

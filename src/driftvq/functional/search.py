@@ -4,6 +4,7 @@ Shape suffixes: n latents, k codes, d dimensions.
 """
 
 import os
+import warnings
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
@@ -128,7 +129,7 @@ def available_ways(x_nd: Tensor) -> dict[str, Search]:
         return ways
     if x_nd.device.type == "cpu" and load_faiss() is not None:
         ways = {"faiss": nearest_by_faiss, **ways}
-    if x_nd.device.type == "cuda" and (fused := _nearest_by_triton(x_nd)) is not None:
+    if x_nd.device.type == "cuda" and (fused := _nearest_by_triton(x_nd)) is not None and _triton_runs_on(x_nd.device):
         ways = {"triton": fused, **ways}
     elif os.environ.get("TRITON_INTERPRET") == "1" and (fused := _nearest_by_triton(x_nd)) is not None:
         ways = {**ways, "triton": fused}
@@ -138,6 +139,20 @@ def available_ways(x_nd: Tensor) -> dict[str, Search]:
 def _nearest_by_triton(x_nd: Tensor) -> Search | None:
     module = _triton_search()
     return None if module is None or x_nd.shape[1] > module.MAX_DIMS else module.nearest_by_triton
+
+
+@cache
+def _triton_runs_on(device: torch.device) -> bool:
+    """Whether the kernel can be compiled and run: Triton needs a C compiler, and a device that is not too old."""
+    module = _triton_search()
+    assert module is not None
+    probe_nd = torch.zeros(1, 16, device=device)
+    try:
+        module.nearest_by_triton(probe_nd, scoring(probe_nd, "l2"))
+    except Exception as error:  # whatever keeps a compiler from working, the blocks do not need it
+        warnings.warn(f"no fused search on {device}, searching by blocks: {error!r}", RuntimeWarning, stacklevel=2)
+        return False
+    return True
 
 
 @cache
