@@ -34,6 +34,7 @@ def nearest(x_nd: Tensor, codebook_kd: Tensor, metric: Metric = "l2", way: Way =
     Exact means in the latents' precision, at least float32: no other code is nearer by more than the rounding of the
     distances, from 1e-18 to 1e18 and beyond. Of codes that are equally near any may win, but the same latents and
     codes give the same indices on one device. Nothing is read back from a device, but to measure ways the first time.
+    Blocks are as precise as torch's products are set to be: less, where those may round to TensorFloat-32.
 
     The ways: ``faiss`` on the CPU where it is installed; ``triton``, a fused kernel, on NVIDIA's and AMD's GPUs for up
     to 256 dimensions; ``blocks`` of one matrix product and one argmax everywhere. ``auto`` takes faiss on the CPU; on
