@@ -27,6 +27,7 @@ compare: $(STAMP)
 
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/quantizers.py
+	$(BIN)/python benchmarks/launches.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/evaluation.py
 

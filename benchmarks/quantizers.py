@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 import driftvq
 from driftvq.functional import nearest
-from driftvq.functional.search import _nearest_by_blocks
 from measure import best_times, in_fresh_process, machine, memory_growth, table
 
 STEP_SHAPE = (16384, 8192, 64)
@@ -146,7 +145,7 @@ def _by_cdist(x: Tensor, codes: Tensor) -> Tensor:
 
 
 def search_table(rounds: int) -> str:
-    from driftvq.functional.search import _faiss
+    from driftvq.functional.faiss_search import load_faiss
 
     rows = []
     for n, k, d in SEARCH_SHAPES:
@@ -154,11 +153,11 @@ def search_table(rounds: int) -> str:
         x, codes = torch.randn(n, d), torch.randn(k, d)
         ways: dict[str, Callable[[], object]] = {
             "ours": partial(nearest, x, codes),
-            "blocks": partial(_nearest_by_blocks, x, codes),
+            "blocks": partial(nearest, x, codes, way="blocks"),
         }
         if n * k <= CDIST_LIMIT:
             ways["cdist"] = partial(_by_cdist, x, codes)
-        faiss = _faiss()
+        faiss = load_faiss()
         if faiss is not None:
             ways["faiss"] = partial(faiss.knn, x.numpy(), codes.numpy(), 1)
         times = best_times(ways, rounds)

@@ -39,6 +39,15 @@ def test_onnx_files_agree_with_the_model(tmp_path):
     assert (about["stride"], about["codebook_size"], about["opset"]) == (4, 64, OPSET)
 
 
+def test_many_codes_are_searched_in_blocks(tmp_path):
+    model = make_model("vq", codebook_size=2500)
+    check = export_model(model, tmp_path, "onnx")["check"]
+    assert (check["indices"], check["ties"]) == (243, 0)
+    nodes = [node.op_type for node in onnx.load(tmp_path / "encoder.onnx").graph.node]
+    assert nodes.count("Scan") == 1
+    assert not {"Gemm", "ArgMax"} & set(nodes)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", FORMATS)
 @pytest.mark.parametrize("quantizer", QUANTIZERS)

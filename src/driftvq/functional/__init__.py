@@ -7,7 +7,8 @@ from driftvq.functional.kernels import KERNELS, Kernel, kernel_transfer
 from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
 from driftvq.functional.losses import kernel_codebook_loss, masked_mse, orthogonal_loss
 from driftvq.functional.sampling import seeded_gumbel
-from driftvq.functional.search import METRICS, Metric, highest_logit, nearest
+from driftvq.functional.scoring import METRICS, Metric
+from driftvq.functional.search import WAYS, Way, highest_logit, nearest
 from driftvq.functional.soft import gumbel_softmax, soft_usage
 from driftvq.functional.usage import count_codes, dead_codes, perplexity, usage
 from driftvq.functional.winograd import winograd_conv3x3
@@ -15,11 +16,13 @@ from driftvq.functional.winograd import winograd_conv3x3
 __all__ = [
     "KERNELS",
     "METRICS",
+    "WAYS",
     "Drift",
     "DriftMoments",
     "KMeansResult",
     "Kernel",
     "Metric",
+    "Way",
     "count_codes",
     "dead_codes",
     "drift_moments",

@@ -12,6 +12,11 @@ ACCELERATOR_BLOCK_ELEMENTS = 2**26
 
 MIN_BLOCK_ROWS = 32
 
+TILE_LATENTS, TILE_CODES = 64, 64
+"""What a program of the fused kernel holds at once. Fixed, as tuning would need the device when the kernel is compiled:
+three registers per place of the tile leave room for the products, and 64 KB of shared memory, AMD's, for their factors.
+"""
+
 
 def block_rows(codes: int, device: torch.device) -> int:
     """Rows of latents whose distances to ``codes`` codes make one block on ``device``."""

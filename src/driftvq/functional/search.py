@@ -1,89 +1,96 @@
 """Exact nearest-code search.
 
-Shape suffixes: n latents, k codes, d dimensions, b latents of one block.
+Shape suffixes: n latents, k codes, d dimensions.
 """
 
+import os
+import warnings
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
-from typing import Literal
+from typing import Literal, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.blocks import block_rows, row_blocks
+from driftvq.functional.block_search import highest_by_blocks, highest_by_blocks_of_codes, nearest_by_blocks
+from driftvq.functional.faiss_search import load_faiss, nearest_by_faiss
+from driftvq.functional.scoring import METRICS, Metric, Scoring, scoring
+from driftvq.functional.search_choice import fastest
 
-Metric = Literal["l2", "cosine"]
-METRICS: tuple[Metric, ...] = ("l2", "cosine")
+Way = Literal["auto", "blocks", "faiss", "triton"]
+WAYS: tuple[Way, ...] = ("auto", "blocks", "faiss", "triton")
+Search = Callable[[Tensor, Scoring], Tensor]
+
+WAY_VARIABLE = "DRIFTVQ_SEARCH"
+"""Environment variable that chooses the way for every search that leaves it open."""
 
 
-def nearest(x_nd: Tensor, codebook_kd: Tensor, metric: Metric = "l2") -> Tensor:
+def nearest(x_nd: Tensor, codebook_kd: Tensor, metric: Metric = "l2", way: Way = "auto") -> Tensor:
     """Index of the nearest code of every latent, exact, without storing latents × codes.
 
-    ``argmin_k |x - c_k|²`` (l2) or ``argmax_k x·c_k / (|x||c_k|)`` (cosine); ties go to the lowest index.
+    ``argmin_k |x - c_k|²`` (l2) or ``argmax_k x·c_k / (|x||c_k|)`` (cosine).
 
-    The fastest way for the shape and the device is picked: faiss on the CPU where it is installed, blocks of one
-    matmul and one argmin elsewhere. Both run in the latents' precision, at least float32.
+    Exact means in the latents' precision, at least float32: no other code is nearer by more than the rounding of the
+    distances, from 1e-18 to 1e18 and beyond. Of codes that are equally near any may win, but the same latents and
+    codes give the same indices on one device. Nothing is read back from a device, but to measure ways the first time.
+    Blocks are as precise as torch's products are set to be: less, where those may round to TensorFloat-32.
+
+    The ways: ``faiss`` on the CPU where it is installed; ``triton``, a fused kernel, on NVIDIA's and AMD's GPUs for up
+    to 256 dimensions; ``blocks`` of one matrix product and one argmax everywhere. ``auto`` takes faiss on the CPU; on
+    a GPU it measures once per shape which of the two is faster (:mod:`driftvq.functional.search_choice`).
 
     Args:
         x_nd: latents, e.g. ``(16384, 64)``.
         codebook_kd: codes, e.g. ``(8192, 64)``.
         metric: ``"l2"`` or ``"cosine"``.
+        way: one of :data:`WAYS`; ``"auto"`` takes the one in the environment variable DRIFTVQ_SEARCH if it can.
 
     Returns:
         int64 indices, e.g. ``(16384,)``.
     """
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {METRICS}, got {metric!r}")
+    if way not in WAYS:
+        raise ValueError(f"way must be one of {WAYS}, got {way!r}")
     if x_nd.ndim != 2 or codebook_kd.ndim != 2 or x_nd.shape[1] != codebook_kd.shape[1]:
         raise ValueError(
             f"latents (n, d) and codes (k, d) must share d, got {tuple(x_nd.shape)} and {tuple(codebook_kd.shape)}"
         )
     dtype = torch.promote_types(x_nd.dtype, torch.float32)
     x_nd, codebook_kd = x_nd.detach().to(dtype), codebook_kd.detach().to(dtype)
-    if metric == "cosine":
-        x_nd, codebook_kd = F.normalize(x_nd, dim=1), F.normalize(codebook_kd, dim=1)
     if torch.compiler.is_exporting():  # a plain graph that every runtime knows
-        return _nearest_by_blocks(x_nd, codebook_kd)
-    indices: Tensor = _nearest_op(x_nd, codebook_kd)
+        found = scoring(codebook_kd, metric)
+        return highest_by_blocks_of_codes(found.centred(x_nd), found.weight_kd, found.penalty_k, beta=-0.5)
+    indices: Tensor = _nearest_op(x_nd, codebook_kd, metric, way)
     return indices
 
 
 @torch.library.custom_op("driftvq::nearest", mutates_args=())
-def _nearest_op(x_nd: Tensor, codebook_kd: Tensor) -> Tensor:
-    # Distances do not change when the origin moves; their rounding error does, with the square of the offset.
-    origin_d = codebook_kd.mean(dim=0)
-    x_nd, codebook_kd = x_nd - origin_d, codebook_kd - origin_d
-    if x_nd.device.type == "cpu" and x_nd.dtype == torch.float32 and len(x_nd) > 0:
-        faiss = _faiss()
-        if faiss is not None:
-            return _lowest_equal(_nearest_by_faiss(faiss, x_nd, codebook_kd), codebook_kd)
-    return _lowest_equal(_nearest_by_blocks(x_nd, codebook_kd), codebook_kd)
+def _nearest_op(x_nd: Tensor, codebook_kd: Tensor, metric: str, way: str) -> Tensor:
+    if len(x_nd) == 0:
+        return torch.empty(0, dtype=torch.int64, device=x_nd.device)
+    found = scoring(codebook_kd, cast("Metric", metric))
+    return _search(x_nd, found, way)(x_nd, found)
 
 
 @_nearest_op.register_fake
-def _(x_nd: Tensor, codebook_kd: Tensor) -> Tensor:
+def _(x_nd: Tensor, codebook_kd: Tensor, metric: str, way: str) -> Tensor:
     return x_nd.new_empty(x_nd.shape[0], dtype=torch.int64)
 
 
 def highest_logit(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
-    """``argmax_k (x·w_k + b_k)`` of every latent, in blocks; ties go to the lowest index."""
+    """``argmax_k (x·w_k + b_k)`` of every latent, in blocks; ties as in :func:`nearest`."""
     x_nd, weight_kd, bias_k = x_nd.detach(), weight_kd.detach(), bias_k.detach()
     if torch.compiler.is_exporting():
-        return torch.addmm(bias_k, x_nd, weight_kd.t()).argmax(dim=1)
+        return highest_by_blocks_of_codes(x_nd, weight_kd, bias_k)
     indices: Tensor = _highest_logit_op(x_nd, weight_kd, bias_k)
     return indices
 
 
 @torch.library.custom_op("driftvq::highest_logit", mutates_args=())
 def _highest_logit_op(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
-    codes = len(weight_kd)
-    indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
-    buffer_bk = x_nd.new_empty(min(len(x_nd), block_rows(codes, x_nd.device)), codes)
-    for rows in row_blocks(len(x_nd), codes, x_nd.device):
-        block_bk = buffer_bk[: rows.stop - rows.start]
-        torch.argmax(torch.addmm(bias_k, x_nd[rows], weight_kd.t(), out=block_bk), dim=1, out=indices_n[rows])
-    return indices_n
+    return highest_by_blocks(x_nd, weight_kd, bias_k)
 
 
 @_highest_logit_op.register_fake
@@ -91,50 +98,69 @@ def _(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
     return x_nd.new_empty(x_nd.shape[0], dtype=torch.int64)
 
 
-def _nearest_by_blocks(x_nd: Tensor, codebook_kd: Tensor) -> Tensor:
-    """``argmin |x - c|² = argmax (x·c - |c|²/2)``."""
-    return highest_logit(x_nd, codebook_kd, codebook_kd.square().sum(dim=1).mul_(-0.5))
+def _search(x_nd: Tensor, found: Scoring, way: str) -> Search:
+    """The function that searches these latents."""
+    ways = available_ways(x_nd)
+    if way == "auto":
+        return ways[_preferred(ways) or _by_device(ways, x_nd, found)]
+    if way not in ways:
+        raise ValueError(
+            f"{way!r} cannot search {x_nd.dtype} latents of {x_nd.shape[1]} dimensions on {x_nd.device}; "
+            f"here: 'auto', {', '.join(map(repr, ways))}"
+        )
+    return ways[way]
 
 
-def _nearest_by_faiss(faiss: ModuleType, x_nd: Tensor, codebook_kd: Tensor) -> Tensor:
-    threads, threshold = faiss.omp_get_max_threads(), faiss.cvar.distance_compute_blas_threshold
-    try:
-        faiss.omp_set_num_threads(torch.get_num_threads())
-        # Below this many elements faiss walks latent by latent; its blocked kernels win at every size.
-        faiss.cvar.distance_compute_blas_threshold = 1
-        _, indices_n1 = faiss.knn(x_nd.contiguous().numpy(), codebook_kd.contiguous().numpy(), 1)
-    finally:
-        faiss.omp_set_num_threads(threads)
-        faiss.cvar.distance_compute_blas_threshold = threshold
-    return torch.from_numpy(indices_n1[:, 0]).clamp_(min=0)  # -1 where every distance is NaN
+def _preferred(ways: dict[str, Search]) -> str | None:
+    """What the environment asks for, where it can be had."""
+    way = os.environ.get(WAY_VARIABLE, "auto")
+    if way not in WAYS:
+        raise ValueError(f"{WAY_VARIABLE} must be one of {WAYS}, got {way!r}")
+    return way if way in ways else None
 
 
-def _lowest_equal(indices_n: Tensor, codebook_kd: Tensor) -> Tensor:
-    """Replace each index by the lowest one whose code is equal.
+def _by_device(ways: dict[str, Search], x_nd: Tensor, found: Scoring) -> str:
+    return fastest(ways, x_nd, found) if x_nd.device.type == "cuda" else next(iter(ways))
 
-    Equal codes at different places of a matrix product may get distances that round differently. Equal rows are found
-    by a hash of their bits, and compared before an index is replaced.
-    """
-    generator = torch.Generator().manual_seed(0)
-    odd_d = torch.randint(2**62, (codebook_kd.shape[1],), generator=generator).mul_(2).add_(1).to(codebook_kd.device)
-    bits_kd = (codebook_kd + 0.0).view(torch.int32 if codebook_kd.dtype == torch.float32 else torch.int64)
-    hash_k, order_k = (bits_kd * odd_d).sum(dim=1).sort(stable=True)
-    repeats = hash_k[1:] == hash_k[:-1]
-    if not repeats.any():
-        return indices_n
-    first_k = torch.cat([repeats.new_zeros(1), repeats]).logical_not_().cumsum(dim=0) - 1
-    lowest_k = torch.empty_like(order_k)
-    lowest_k[order_k] = order_k[torch.cat([repeats.new_zeros(1), repeats]).logical_not()][first_k]
-    lowest_n = lowest_k[indices_n]
-    equal_n = (codebook_kd[lowest_n] == codebook_kd[indices_n]).all(dim=1)
-    return torch.where(equal_n, lowest_n, indices_n)
+
+def available_ways(x_nd: Tensor) -> dict[str, Search]:
+    """What can search latents like these, by name; first the one to take unmeasured."""
+    ways: dict[str, Search] = {"blocks": nearest_by_blocks}
+    if x_nd.dtype != torch.float32:
+        return ways
+    if x_nd.device.type == "cpu" and load_faiss() is not None:
+        ways = {"faiss": nearest_by_faiss, **ways}
+    if x_nd.device.type == "cuda" and (fused := _nearest_by_triton(x_nd)) is not None and _triton_runs_on(x_nd.device):
+        ways = {"triton": fused, **ways}
+    elif os.environ.get("TRITON_INTERPRET") == "1" and (fused := _nearest_by_triton(x_nd)) is not None:
+        ways = {**ways, "triton": fused}
+    return ways
+
+
+def _nearest_by_triton(x_nd: Tensor) -> Search | None:
+    module = _triton_search()
+    return None if module is None or x_nd.shape[1] > module.MAX_DIMS else module.nearest_by_triton
 
 
 @cache
-def _faiss() -> ModuleType | None:
+def _triton_runs_on(device: torch.device) -> bool:
+    """Whether the kernel can be compiled and run: Triton needs a C compiler, and a device that is not too old."""
+    module = _triton_search()
+    assert module is not None
+    probe_nd = torch.zeros(1, 16, device=device)
     try:
-        import faiss
+        module.nearest_by_triton(probe_nd, scoring(probe_nd, "l2"))
+    except Exception as error:  # whatever keeps a compiler from working, the blocks do not need it
+        warnings.warn(f"no fused search on {device}, searching by blocks: {error!r}", RuntimeWarning, stacklevel=2)
+        return False
+    return True
+
+
+@cache
+def _triton_search() -> ModuleType | None:
+    """Triton comes with torch for GPUs; it is large and slow to import, so only where it may be used."""
+    try:
+        from driftvq.functional import triton_search
     except ImportError:
         return None
-    module: ModuleType = faiss
-    return module
+    return triton_search
