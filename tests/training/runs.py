@@ -30,6 +30,7 @@ SMALL = {
     "val-images": 4,
     "workers": 0,
     "accelerator": "cpu",
+    "precision": "32-true",
     "no-tensorboard": True,
 }
 """Settings of a run that takes a second."""

@@ -8,8 +8,6 @@ import tarfile
 import pytest
 import torch
 
-from driftvq.training.config import TrainConfig
-from driftvq.training.run import make_trainer
 from tests.training.runs import arguments, differences, make_images, records, run_process
 
 SCRIPT = """
@@ -18,15 +16,18 @@ import sys
 import torch
 
 from driftvq.cli import main
-from driftvq.training.module import TokenizerModule
+from driftvq.training.loop import TrainingLoop
+
+run_from = TrainingLoop.run_from
 
 
-def save(module):
-    torch.save(module.state_dict(), module.run / f"rank-{module.global_rank}.pt")
+def run_and_save(loop, checkpoint):
+    run_from(loop, checkpoint)
+    torch.save(loop.model.state_dict(), loop.run / f"rank-{loop.fabric.global_rank}.pt")
 
 
 if __name__ == "__main__":
-    TokenizerModule.on_train_end = save
+    TrainingLoop.run_from = run_and_save
     sys.exit(main())
 """
 
@@ -67,7 +68,7 @@ def test_two_processes_end_with_one_model(kind, tmp_path):
     output = train_on_two(tmp_path, arguments(data, out, **settings))
     first, second = (torch.load(out / f"rank-{rank}.pt", weights_only=True) for rank in range(2))
     assert differences(first, second) == []
-    assert first["model.quantizer.start.finished"]
+    assert first["quantizer.start.finished"]
     assert output.count("k-means start") == 1, "only the first process speaks"
     assert [r["step"] for r in records(out) if "train/loss" in r] == list(range(1, 9)), "only the first process logs"
 
@@ -77,17 +78,3 @@ def test_two_processes_end_with_one_model(kind, tmp_path):
         process.join(120)
         values = [[r["val/psnr"] for r in records(run) if "val/psnr" in r] for run in (out, alone)]
         assert values[0] == pytest.approx(values[1], abs=0.05)
-
-
-def test_what_concerns_machines_goes_to_lightning_unchanged(tmp_path, monkeypatch):
-    given = {}
-    monkeypatch.setattr("driftvq.training.run.Trainer", lambda **options: given.update(options))
-    config = TrainConfig(strategy="fsdp", devices="0,1", num_nodes=3, accelerator="gpu", precision="bf16-mixed")
-    make_trainer(config, 10, tmp_path, [])
-    assert {name: given[name] for name in ("strategy", "devices", "num_nodes", "accelerator", "precision")} == {
-        "strategy": "fsdp",
-        "devices": "0,1",
-        "num_nodes": 3,
-        "accelerator": "gpu",
-        "precision": "bf16-mixed",
-    }

@@ -48,7 +48,7 @@ def test_a_loss_that_is_no_number_stops_and_names_the_images(images, tmp_path):
     assert f"at step {found['step']}" in log.read_text()
     assert str(report) in log.read_text()
     for path in (out / "checkpoints").iterdir():
-        weights = torch.load(path, weights_only=True)["state_dict"]
+        weights = torch.load(path, weights_only=True)["model"]
         assert all(w.isfinite().all() for w in weights.values() if w.is_floating_point())
 
 

@@ -56,8 +56,9 @@ def run(args: argparse.Namespace) -> None:
     try:
         result = train(config, resume=resume, say=say)
     except InterruptedTrainingError as stopped:
-        folder = stopped.checkpoint.parent.parent
-        _tell(f"stopped after step {stopped.step}, everything is saved; to continue: driftvq train --resume {folder}")
+        _tell(
+            f"stopped after step {stopped.step}, everything is saved; to continue: driftvq train --resume {stopped.run}"
+        )
         raise SystemExit(INTERRUPTED) from None
     except NonFiniteError as error:
         _tell(f"driftvq train: error: {error}")

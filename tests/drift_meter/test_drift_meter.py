@@ -11,7 +11,7 @@ from torch import nn
 from vector_quantize_pytorch import VectorQuantize
 
 from driftvq import EMAVQ, FSQ, LFQ, NSVQ, QUANTIZERS, VQ, GroupedVQ, GumbelVQ, ResidualVQ, TransVQ, make_quantizer
-from driftvq.training.drift import DriftMeter, DriftReading
+from driftvq.drift_meter import DriftMeter, DriftReading
 
 MOVEMENT = [
     "latents_moved",
@@ -430,7 +430,7 @@ def test_a_snapshot_is_a_copy():
 
 
 def test_the_meter_needs_no_lightning():
-    code = "import sys; from driftvq.training import DriftMeter; sys.exit(int('lightning' in sys.modules))"
+    code = "import sys; from driftvq.drift_meter import DriftMeter; sys.exit(int('lightning' in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
