@@ -1,9 +1,12 @@
 """Two real processes must end with one model, which one process with the joined batch would have found."""
 
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -78,3 +81,38 @@ def test_two_processes_end_with_one_model(kind, tmp_path):
         process.join(120)
         values = [[r["val/psnr"] for r in records(run) if "val/psnr" in r] for run in (out, alone)]
         assert values[0] == pytest.approx(values[1], abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("killed", "says"), [(1, "process 1 of 2 was killed by SIGKILL"), (0, "process 0 of 2 is gone")]
+)
+def test_a_killed_process_ends_the_other_with_a_line_that_names_it(killed, says, tmp_path):
+    images, out = make_images(tmp_path / "images"), tmp_path / "run"
+    words = arguments(images, out, steps=100_000, devices=2, strategy="ddp")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "log.txt").open("w") as log:
+        command = [sys.executable, "-m", "driftvq.cli", *words]
+        first = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    wait_for(lambda: len(records(out)) > 5)
+    (second,) = map(int, Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split())
+    os.kill((first.pid, second)[killed], signal.SIGKILL)
+    wait_for(lambda: not alive(second) and first.poll() is not None)
+    assert first.returncode == (-signal.SIGKILL, 1)[killed]
+    text = (tmp_path / "log.txt").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("driftvq train: ")]
+    assert line == (f"driftvq train: error: {says}; the others were stopped; to continue: driftvq train --resume {out}")
+    assert "Traceback" not in text
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

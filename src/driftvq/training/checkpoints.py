@@ -96,6 +96,7 @@ def save_checkpoint(fabric: Fabric, run: Path, step: int, state: dict[str, Any])
     path = checkpoint_path(run / FOLDER, step)
     if fabric.global_rank > 0:
         fabric.save(path, state)
+        fabric.barrier()
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -106,6 +107,7 @@ def save_checkpoint(fabric: Fabric, run: Path, step: int, state: dict[str, Any])
             f"cannot write checkpoint {path}: {_reason(error)}; checkpoints written before are intact"
         ) from error
     prune_checkpoints(run / FOLDER)
+    fabric.barrier()  # nobody goes on, or ends, before the checkpoint has its name
 
 
 class PlainCheckpointIO(CheckpointIO):

@@ -1,27 +1,15 @@
-"""The processes that train together: what they agree on."""
+"""What the processes that train together agree on."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.fabric import Fabric
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from driftvq.quantizers.sync import world_size
-from driftvq.training.folder import LAUNCHED
-
-
-@contextmanager
-def launched(fabric: Fabric, run: Path) -> Iterator[None]:
-    """Inside, all processes of a run are there; those that Fabric starts are told which folder it is."""
-    os.environ[LAUNCHED] = str(run)
-    fabric.launch()
-    yield
 
 
 def rank() -> int:

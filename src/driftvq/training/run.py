@@ -10,11 +10,11 @@ from lightning.fabric import Fabric
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.checkpoints import find_checkpoint
 from driftvq.training.config import TrainConfig, resolve_steps
+from driftvq.training.endings import launched
 from driftvq.training.folder import is_first_process, new_run, own_folder, write_run_files
 from driftvq.training.images import RunImages
 from driftvq.training.loop import Say, TrainingLoop
 from driftvq.training.machine import make_fabric, memory_layout, pick_accelerator, pick_precision, quiet
-from driftvq.training.processes import launched
 from driftvq.training.random_state import seed_all
 
 
@@ -50,7 +50,6 @@ def train(config: TrainConfig, *, resume: bool = False, say: Say = lambda line: 
     Raises:
         InterruptedTrainingError: after Ctrl-C or SIGTERM; a checkpoint is saved.
         NonFiniteError: the loss is not a number any more.
-        LostProcessError: another process of the run is gone.
     """
     with quiet(), ExitStack() as held:
         run = Path(config.out or "") if resume else new_run(config)
