@@ -135,10 +135,13 @@ def test_the_last_step_is_validated_and_saved_in_any_case(small):
 
 def test_early_stop_after_its_patience(small):
     told = []
-    result = train(small(quantizer="none", learning_rate=1e-30, patience=2, val_every=1), say=told.append)
+    config = small(quantizer="none", learning_rate=1e-30, patience=2, val_every=1)
+    result = train(config, say=told.append)
     assert result.step == 3
     assert result.best["step"] == 1
     assert any("early stop" in line for line in told)
+    again = train(config, resume=True, say=told.append)
+    assert (again.step, told[-1]) == (3, f"{result.run} is already at step 3 of 6: nothing to do")
     assert checkpoint(result.run, 3)["step"] == 3
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from driftvq.drift_meter import DriftReading
 from driftvq.inspection.verdict import give_verdict
 from driftvq.json_files import read_records
+from driftvq.training.folder import CONFIG_FILE
 from driftvq.training.records import METRICS_FILE
 from driftvq.training.settings import read_settings
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from driftvq.data.loader import ImageBatch
     from driftvq.models import VQVAE
 
-CONFIG_FILE = "config.yaml"
 HIGHER_IS_BETTER = ("val/psnr", "val/ssim", "val/usage", "val/perplexity")
 LOWER_IS_BETTER = ("val/loss", "val/lpips", "val/rfid")
 DEFAULT_SIZE = 64

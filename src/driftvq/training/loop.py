@@ -118,6 +118,7 @@ class TrainingLoop:
         """Train from a checkpoint, or from the beginning, to the last step."""
         self.start() if checkpoint is None else self.load(checkpoint)
         if self.finished:
+            self.say(f"{self.run} is already at step {self.step} of {self.steps}: nothing to do")
             return
         first = self.fabric.global_rank == 0
         self.log = RunLog(self.run if first else None, self.step, self.config.tensorboard)

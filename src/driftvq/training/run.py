@@ -67,8 +67,6 @@ def train(config: TrainConfig, *, resume: bool = False, say: Say = lambda line: 
         if done < steps:
             write_run_files(run, config, steps)
             say(describe(config, images, model, fabric, steps, run))
-        else:
-            say(f"{run} is already at step {done} of {steps}: nothing to do")
         with launched(fabric, run):
             loop = TrainingLoop(config, run, steps, images, model, fabric, say)
             loop.run_from(checkpoint)
