@@ -7,6 +7,8 @@ import os
 import resource
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,18 @@ def differences(first: Any, second: Any, where: str = "") -> list[str]:
             for found in differences(*pair, f"{where}/{number}")
         ]
     return [] if first == second else [where]
+
+
+def alive(pid: int | str) -> bool:
+    """Whether a process is there and not merely waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

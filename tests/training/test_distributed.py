@@ -5,13 +5,12 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.training.runs import arguments, differences, make_images, records, run_process
+from tests.training.runs import alive, arguments, differences, make_images, records, run_process, wait_for
 
 SCRIPT = """
 import sys
@@ -103,17 +102,3 @@ def test_a_killed_process_ends_the_other_with_a_line_that_names_it(killed, says,
     (line,) = [line for line in text.splitlines() if line.startswith("driftvq train: ")]
     assert line == (f"driftvq train: error: {says}; the others were stopped; to continue: driftvq train --resume {out}")
     assert "Traceback" not in text
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition, seconds=90):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -4,8 +4,8 @@ import json
 import os
 import signal
 import socket
-import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,19 +13,12 @@ import torch
 from driftvq.cli import main
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.stopping import FiniteGuard
-from tests.training.runs import arguments, checkpoint, differences, make_images, records, run_process
+from tests.training.runs import alive, arguments, checkpoint, differences, make_images, records, run_process, wait_for
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     return make_images(tmp_path_factory.mktemp("images") / "images")
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def run(words, log=None, **options):
@@ -76,6 +69,8 @@ def test_ctrl_c_again_and_again_is_one_ending(images, tmp_path):
     out, log = tmp_path / "run", tmp_path / "log.txt"
     process = run_process(arguments(images, out, steps=100_000, workers=1), log)
     wait_for(lambda: len(records(out)) > 3)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert workers
     while process.is_alive():
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGINT)
@@ -84,6 +79,7 @@ def test_ctrl_c_again_and_again_is_one_ending(images, tmp_path):
     assert "Traceback" not in log.read_text()
     endings = [line for line in log.read_text().splitlines() if line.startswith(("stopped after", "driftvq train: "))]
     assert len(endings) == 1
+    wait_for(lambda: not any(alive(worker) for worker in workers), 10)
 
 
 def test_a_second_training_is_refused_and_the_first_goes_on(images, tmp_path):

@@ -33,6 +33,11 @@ def test_bf16_on_gpus_unless_forced(gpu):
     assert pick_accelerator("gpu") == "cuda"
 
 
+def test_float16_is_for_gpus(gpu):
+    assert pick_precision(TrainConfig(precision="16-mixed")) == "16-mixed"
+    assert pick_precision(TrainConfig(precision="16-mixed", accelerator="cpu")) == "bf16-mixed"
+
+
 def test_layout(gpu):
     assert memory_layout(TrainConfig()) == torch.channels_last
     assert memory_layout(TrainConfig(channels_last="off")) == torch.contiguous_format

@@ -1,5 +1,6 @@
 """How processes end together: when one of them is gone, or when nobody wants to wait for a checkpoint."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -110,6 +111,8 @@ def end_at_once(line: str, code: int, silent: bool = False) -> NoReturn:
     """End this process and those that it started, whatever they are waiting for."""
     for child in _children:
         child.kill()
+    for worker in multiprocessing.active_children():  # they read images, and would wait for ever to hand them over
+        worker.kill()
     if not silent:
         os.write(sys.stderr.fileno(), (SHOW_CURSOR * sys.stderr.isatty() + line + "\n").encode())
     os._exit(code)

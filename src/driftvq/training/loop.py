@@ -25,7 +25,7 @@ from driftvq.training.config import TrainConfig
 from driftvq.training.images import RunImages
 from driftvq.training.logs import RunLog, training_values
 from driftvq.training.losses import ReconstructionLoss, make_reconstruction_loss
-from driftvq.training.machine import memory_layout
+from driftvq.training.machine import memory_layout, pick_precision
 from driftvq.training.processes import all_processes, any_process, whole_weights
 from driftvq.training.progress import LiveProgress
 from driftvq.training.random_state import random_state, seed_all, set_random_state
@@ -97,7 +97,9 @@ class TrainingLoop:
         reconstruction = make_reconstruction_loss(config).to(fabric.device)
         self.network = fabric.setup_module(Objective(model, config, reconstruction, self.adversary))
         parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        fused = config.precision != "16-mixed"  # such an optimizer undoes the scaling by itself, too late for clipping
+        fused = (
+            pick_precision(config) != "16-mixed"
+        )  # such an optimizer undoes the scaling by itself, too late for clipping
         adam = torch.optim.Adam(parameters, lr=config.learning_rate, betas=config.betas, fused=fused)
         self.optimizer: Any = fabric.setup_optimizers(adam)
         self.average = WeightAverage(model, config.weight_ema) if config.weight_ema > 0 else None

@@ -45,9 +45,11 @@ def pick_precision(config: TrainConfig) -> str:
 
     A CPU without them emulates bf16, and its convolutions take tens of times as long as in float32.
     """
+    device = pick_accelerator(config.accelerator)
+    if config.precision == "16-mixed" and device == "cpu":
+        return "bf16-mixed"  # what Lightning takes instead, since CPUs have no autocast in float16
     if config.precision != "auto":
         return config.precision
-    device = pick_accelerator(config.accelerator)
     fast = (device == "cuda" and torch.cuda.is_bf16_supported(False)) or (device == "cpu" and _cpu_computes_bf16())
     return "bf16-mixed" if fast else "32-true"
 
