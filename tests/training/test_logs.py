@@ -4,11 +4,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from driftvq.data import eval_batches, open_source, to_float, to_uint8
 from driftvq.json_files import read_records
 from driftvq.training.config import TrainConfig
-from driftvq.training.logs import RunLog
+from driftvq.training.logs import RunLog, pair_grid
 from driftvq.training.records import append_record, drop_records_after
 from driftvq.training.run import train
 
@@ -25,6 +27,8 @@ SETTINGS = {
     "accelerator": "cpu",
     "precision": "32-true",
 }
+
+IMAGES = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
@@ -123,3 +127,27 @@ def test_no_records_is_no_error(tmp_path):
     assert read_records(tmp_path / "none.jsonl") == []
     drop_records_after(tmp_path / "none.jsonl", 0)
     assert not (tmp_path / "none.jsonl").exists()
+
+
+def test_samples_are_originals_over_what_the_model_gives_back(run, pictures):
+    result = run("run", steps=3, tensorboard=False)
+    files = sorted(path.name for path in (result.run / "samples").iterdir())
+    assert files == ["step-00000002.png", "step-00000003.png"]
+    picture = np.asarray(Image.open(result.run / "samples" / files[-1]))
+    source = open_source(str(pictures), "val", val_share=SETTINGS["val_share"], seed=0)
+    with eval_batches(source, size=16, batch_size=16, limit=16) as batches:
+        images = next(iter(batches)).images
+    expected = to_uint8(result.model.reconstruct(to_float(images)))
+    for number in range(min(len(images), 8)):
+        columns = slice(16 * number, 16 * number + 16)
+        assert np.array_equal(picture[:16, columns], images[number].permute(1, 2, 0))
+        assert np.array_equal(picture[16:32, columns], expected[number].permute(1, 2, 0))
+
+
+def test_a_grid_pads_its_last_row():
+    originals, rebuilt = IMAGES, 255 - IMAGES
+    grid = pair_grid(originals, rebuilt, columns=3)
+    assert grid.shape == (64, 48, 3)
+    assert np.array_equal(grid[32:48, 16:32], originals[4].permute(1, 2, 0))
+    assert np.array_equal(grid[48:, 16:32], rebuilt[4].permute(1, 2, 0))
+    assert (grid[32:, 32:] == 255).all()

@@ -1,4 +1,4 @@
-"""The log of a run: ``metrics.jsonl``, and TensorBoard's events."""
+"""The log of a run: ``metrics.jsonl``, pictures in ``samples``, and TensorBoard's events."""
 
 import math
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from driftvq.data.images import write_image
 from driftvq.drift_meter import DriftMeter, DriftReading
 from driftvq.functional import count_codes, perplexity
 from driftvq.quantizers import Quantizer
@@ -18,6 +19,8 @@ from driftvq.training.records import METRICS_FILE, append_record, drop_records_a
 
 if TYPE_CHECKING:
     from driftvq.training.loop import StepOutput
+
+SAMPLES, COLUMNS = "samples", 8
 
 
 class RunLog:
@@ -34,7 +37,7 @@ class RunLog:
     def __init__(self, run: Path | None, step: int = 0, tensorboard: bool = True) -> None:
         self.latest: dict[str, float] = {}
         """The last value of everything that was logged."""
-        self._path = None if run is None else run / METRICS_FILE
+        self._run, self._path = run, None if run is None else run / METRICS_FILE
         self._events: SummaryWriter | None = None
         if self._path is not None:
             if step == 0:
@@ -62,10 +65,15 @@ class RunLog:
         if self._events is not None and age is not None:
             self._events.add_histogram("codes/age", age.cpu(), step)
 
-    def add_image(self, name: str, image: NDArray[np.uint8], step: int) -> None:
-        """Show an image ``(h, w, 3)``, in TensorBoard."""
+    def write_sample(self, step: int, originals: Tensor, rebuilt: Tensor) -> None:
+        """Show images over their reconstructions, uint8 both: in ``samples/step-00000100.png`` and in TensorBoard."""
+        if self._run is None:
+            return
+        picture = pair_grid(originals, rebuilt)
+        (self._run / SAMPLES).mkdir(exist_ok=True)
+        write_image(self._run / SAMPLES / f"step-{step:08d}.png", picture)
         if self._events is not None:
-            self._events.add_image(name, image, step, dataformats="HWC")
+            self._events.add_image("reconstructions", picture, step, dataformats="HWC")
 
     def flush(self) -> None:
         """What was logged before a checkpoint is on the disk before the checkpoint is."""
@@ -99,3 +107,17 @@ def training_values(
         values["train/perplexity"] = sum(float(perplexity(counts_k)) for counts_k in counts) / len(places)
         values |= {f"quantizer/{name}": value for name, value in quantizer.readings().items()}
     return values
+
+
+def pair_grid(originals: Tensor, rebuilt: Tensor, columns: int = COLUMNS) -> NDArray[np.uint8]:
+    """One picture ``(h, w, 3)`` of uint8 images ``(b, 3, h, w)``: each row of originals over its reconstructions."""
+    columns = min(columns, len(originals))
+    short = -len(originals) % columns
+    bands = []
+    for start in range(0, len(originals), columns):
+        for images in (originals, rebuilt):
+            row = images[start : start + columns]
+            missing = images.new_full((short if len(row) < columns else 0, *images.shape[1:]), 255)
+            bands.append(torch.cat([*row, *missing], dim=2))
+    picture: NDArray[np.uint8] = torch.cat(bands, dim=1).permute(1, 2, 0).contiguous().numpy()
+    return picture

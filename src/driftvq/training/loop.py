@@ -29,7 +29,6 @@ from driftvq.training.machine import memory_layout, pick_precision
 from driftvq.training.processes import all_processes, any_process, whole_weights
 from driftvq.training.progress import LiveProgress
 from driftvq.training.random_state import random_state, seed_all, set_random_state
-from driftvq.training.samples import pair_grid, write_sample
 from driftvq.training.skipped import SkippedImages
 from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, StopSignals
 from driftvq.training.validation import ValidationSums
@@ -97,9 +96,8 @@ class TrainingLoop:
         reconstruction = make_reconstruction_loss(config).to(fabric.device)
         self.network = fabric.setup_module(Objective(model, config, reconstruction, self.adversary))
         parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        fused = (
-            pick_precision(config) != "16-mixed"
-        )  # such an optimizer undoes the scaling by itself, too late for clipping
+        # A fused optimizer undoes the scaling of float16 by itself, too late for clipping.
+        fused = pick_precision(config) != "16-mixed"
         adam = torch.optim.Adam(parameters, lr=config.learning_rate, betas=config.betas, fused=fused)
         self.optimizer: Any = fabric.setup_optimizers(adam)
         self.average = WeightAverage(model, config.weight_ema) if config.weight_ema > 0 else None
@@ -189,14 +187,10 @@ class TrainingLoop:
                 sums.update(pixels, output.rebuilt, output.indices, output.loss)
             rebuilt = self.evaluated.reconstruct(to_float(self.samples).to(self.fabric.device))
             values = sums.result()
-            better = self.best.judge(self.step, values)
             self.log.write(self.step, values)
-            if self.fabric.global_rank == 0:
-                picture = pair_grid(self.samples, to_uint8(rebuilt).cpu())
-                write_sample(self.run, self.step, picture)
-                self.log.add_image("reconstructions", picture, self.step)
-                if better:
-                    self.best.save(self.evaluated)
+            self.log.write_sample(self.step, self.samples, to_uint8(rebuilt).cpu())
+            if self.best.judge(self.step, values) and self.fabric.global_rank == 0:
+                self.best.save(self.evaluated)
         if self.best.patience_is_over:
             self.say(f"early stop: {self.best.waited} validations without a better {self.config.monitor}")
 
