@@ -1,5 +1,6 @@
 """The moving average of the weights."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,12 +21,12 @@ class WeightAverage(AveragedModel):
     module: Any  # what the model is
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        def average(kept: Tensor, value: Tensor, updates: Tensor | int) -> Tensor:
-            if not kept.is_floating_point():
-                return value
-            return kept.lerp(value, 1 - min(decay, (1 + int(updates)) / (10 + int(updates))))
+        def average(kept: Sequence[Tensor], weights: Sequence[Tensor], updates: Tensor | int) -> None:
+            share = 1 - min(decay, (1 + int(updates)) / (10 + int(updates)))
+            for mean, value in zip(kept, weights, strict=True):
+                mean.lerp_(value, share) if mean.is_floating_point() else mean.copy_(value)
 
-        super().__init__(model, avg_fn=average, use_buffers=True)
+        super().__init__(model, multi_avg_fn=average, use_buffers=True)
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:

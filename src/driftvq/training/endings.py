@@ -43,11 +43,12 @@ def launched(fabric: Fabric, run: Path) -> Iterator[None]:
     watch.start()
     try:
         yield
-    except TrainingStoppedError:
-        raise
-    except RuntimeError:
-        if fabric.world_size > 1:  # a lost connection, perhaps: the watch knows whose
+    except BaseException as error:
+        lost = isinstance(error, RuntimeError) and not isinstance(error, TrainingStoppedError)
+        if lost and fabric.world_size > 1:  # a connection, perhaps: the watch knows whose
             watch.join(VERDICT_SECONDS)
+        for child in _children:  # without this process they cannot go on
+            child.kill()
         raise
     finally:
         watch.over.set()
