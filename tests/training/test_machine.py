@@ -58,6 +58,19 @@ def test_what_concerns_machines_goes_to_lightning_unchanged(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is there")
-def test_a_machine_that_is_not_there_is_a_clear_error():
-    with pytest.raises(ValueError, match="Lightning cannot use this machine as asked"):
-        make_fabric(TrainConfig(accelerator="cuda"))
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accelerator": "cuda"}, "Lightning cannot work with accelerator='cuda'"),
+        ({"accelerator": "cpu", "strategy": "fsdp"}, "FSDP"),
+        ({"accelerator": "cpu", "strategy": "dpp"}, "dpp"),
+        ({"accelerator": "cpu", "strategy": "ddp_spawn"}, "such as ddp; got 'ddp_spawn'"),
+        ({"accelerator": "cpu", "devices": "x"}, "devices='x'"),
+        ({"accelerator": "cpu", "devices": 0}, "devices=0"),
+        ({"accelerator": "cpx"}, "cpx"),
+    ],
+)
+def test_a_machine_that_is_not_there_is_a_clear_error(settings, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make_fabric(TrainConfig(**settings))
+    assert "\n" not in str(caught.value)

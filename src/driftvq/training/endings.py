@@ -30,10 +30,7 @@ def launched(fabric: Fabric, run: Path) -> Iterator[None]:
     """Inside, all processes of a run are there, and end with a line that names the one that is killed."""
     known = LAUNCHED in os.environ
     os.environ[LAUNCHED] = str(run)  # those that Fabric starts write where the first one does
-    try:
-        fabric.launch()
-    except TypeError as error:  # a strategy that would fork this process
-        raise ValueError(f"strategies that start processes from a function are not supported: {error}") from error
+    fabric.launch()
     started = getattr(fabric.strategy.launcher, "procs", [])
     _children.extend(started)
     started.clear()  # or Fabric's own observer would kill this process without a word when another one ends

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.strategies.fsdp import FSDPStrategy
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from driftvq.training.checkpoints import PlainCheckpointIO
 from driftvq.training.config import TrainConfig
@@ -16,6 +17,8 @@ from driftvq.training.config import TrainConfig
 def make_fabric(config: TrainConfig) -> Fabric:
     """Fabric, which gets what concerns the machine as it is."""
     sharded = "fsdp" in config.strategy
+    if config.strategy.endswith(("_spawn", "_fork", "_notebook")):
+        raise ValueError(f"strategy must be one that starts the command anew, such as ddp; got {config.strategy!r}")
     torch.backends.cudnn.benchmark = True  # images of a run have one size
     try:
         return Fabric(
@@ -27,8 +30,9 @@ def make_fabric(config: TrainConfig) -> Fabric:
             precision=pick_precision(config),  # type: ignore[arg-type]
             plugins=None if sharded else PlainCheckpointIO(),
         )
-    except RuntimeError as error:
-        raise ValueError(f"Lightning cannot use this machine as asked: {error}") from error
+    except (RuntimeError, TypeError, ValueError, MisconfigurationException) as error:
+        asked = f"accelerator={config.accelerator!r}, devices={config.devices!r}, strategy={config.strategy!r}"
+        raise ValueError(f"Lightning cannot work with {asked}: {' '.join(str(error).split())}") from error
 
 
 def pick_accelerator(accelerator: str) -> str:
