@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils import backend_registration
 
 from driftvq import VQVAE, ModelConfig, make_quantizer
+from driftvq.drift_meter import DriftMeter
 from driftvq.functional import dead_codes, kmeans, perplexity, usage
 from driftvq.metrics import CodeCounter, polynomial_mmd, psnr, ssim
 from driftvq.training.adversarial import Adversary
 from driftvq.training.averaging import WeightAverage
-from driftvq.training.drift import DriftMeter
 from driftvq.training.validation import ValidationSums
 from tests.quantizers.cases import CASES, Case
 
@@ -91,13 +91,12 @@ def train(place: Place) -> list[Any]:
         optimizer.step()
         optimizer.zero_grad()
         adversary.learn_(images, out.images.detach())
-        average.update_(model)
+        average.update_parameters(model)
         sums.update(place.tensor(pixels, False), out.images.detach(), out.indices, loss.detach())
         results += [loss, *meter.measure().to_dict().values()]
     model.eval()
     indices = model.encode(images)
-    with average.in_place_of(model):
-        results.append(model.reconstruct(images))
+    results.append(average.module.reconstruct(images))
     return [*results, indices, model.decode(indices), *sums.result().values()]
 
 

@@ -13,7 +13,18 @@ from driftvq import functional
 TESTS = Path(__file__).parent
 MODULES = [
     f"driftvq{part}"
-    for part in ("", ".data", ".functional", ".metrics", ".models", ".quantizers", ".report", ".tokens", ".training")
+    for part in (
+        "",
+        ".data",
+        ".drift_meter",
+        ".functional",
+        ".metrics",
+        ".models",
+        ".quantizers",
+        ".report",
+        ".tokens",
+        ".training",
+    )
 ]
 FUNCTIONS = [
     name

@@ -9,12 +9,12 @@ import torch
 from PIL import Image
 
 from driftvq.cli import main
+from driftvq.inspection.codebook import code_tensors, count_parameters, describe_codebook, neighbour_distances
+from driftvq.inspection.facts import drift_series, inspect_model, summarise
+from driftvq.inspection.text import sparkline, to_text
+from driftvq.inspection.verdict import DONE, expected_usage, give_verdict
 from driftvq.models import VQVAE, ModelConfig
-from driftvq.training.codes import code_tensors, describe_codebook, neighbour_distances
-from driftvq.training.inspection import count_parameters, drift_series, inspect_model, summarise
-from driftvq.training.inspection_text import sparkline, to_text
 from driftvq.training.records import append_record
-from driftvq.training.verdict import DONE, expected_usage, give_verdict
 from tests.training.runs import arguments, make_images
 
 

@@ -5,19 +5,12 @@ import sys
 import pytest
 
 from driftvq.cli import main
-from driftvq.training.folder import LAUNCHED
 from tests.training.runs import arguments, make_images
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     return make_images(tmp_path_factory.mktemp("images") / "images")
-
-
-@pytest.fixture(autouse=True)
-def own_environment(monkeypatch):
-    monkeypatch.setenv(LAUNCHED, "")
-    monkeypatch.delenv(LAUNCHED)
 
 
 def test_trains_and_says_what_to_do_next(images, tmp_path, capsys):

@@ -9,7 +9,7 @@ from driftvq.experiments.comparison import begin
 from driftvq.experiments.records import CELLS
 from driftvq.json_files import read_object
 from driftvq.models import VQVAE
-from driftvq.training.module import TokenizerModule
+from driftvq.training.loop import TrainingLoop
 from driftvq.training.stopping import InterruptedTrainingError
 from tests.experiments.smoke import smoke_plan
 
@@ -25,15 +25,15 @@ def test_an_interrupted_cell_continues_to_the_same_model(tmp_path, monkeypatch):
     assert run_cell(whole) == "done"
 
     cut = one_cell(tmp_path / "cut")
-    original = TokenizerModule.on_train_batch_start
+    original = TrainingLoop.train_step
 
-    def stop(self, batch, batch_idx):
-        original(self, batch, batch_idx)
-        if self.batches == 3:
+    def stop(self, batches):
+        original(self, batches)
+        if self.step == 3:
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TokenizerModule, "on_train_batch_start", stop)
+        patch.setattr(TrainingLoop, "train_step", stop)
         assert run_cell(cut) == "waiting"
     assert (cut / "training" / "checkpoints").is_dir()
     assert run_cell(cut) == "done"

@@ -1,9 +1,12 @@
 import json
+import os
 
 import pytest
 
-from driftvq.experiments.comparison import begin, find_folder, locked, stored_request
+from driftvq.experiments.comparison import begin, find_folder, stored_request
 from driftvq.experiments.request import Request
+from driftvq.experiments.running import run_comparison
+from driftvq.lock import locked
 from driftvq.report import load_comparison
 from tests.experiments.smoke import smoke_plan
 
@@ -68,8 +71,7 @@ def test_beginning_again_keeps_what_is_there(folder):
     assert (folder / "comparison.json").read_text() == before
 
 
-def test_two_engines_do_not_share_a_folder(folder):
-    with locked(folder), pytest.raises(ValueError, match="another process is working on"), locked(folder, 0.0):
-        pass
-    with locked(folder, 0.0):
-        pass
+def test_two_engines_do_not_share_a_folder(folder, monkeypatch):
+    monkeypatch.setattr("driftvq.experiments.running.LOCK_SECONDS", 0.0)
+    with locked(folder, "comparison"), pytest.raises(ValueError, match=f"another comparison, process {os.getpid()} on"):
+        run_comparison(folder, smoke_plan(methods=("vq",)), 1, 1, 0)

@@ -3,7 +3,7 @@ import torch
 
 from driftvq.experiments.methods import METHODS
 from driftvq.models import VQVAE, ModelConfig
-from driftvq.training.module import TokenizerModule
+from driftvq.training.loop import TrainingLoop
 from driftvq.training.random_state import seed_all
 from tests.experiments.smoke import run_plan, smoke_plan
 
@@ -27,15 +27,16 @@ def test_every_method_starts_from_the_same_network():
 
 def test_the_methods_of_a_seed_have_the_same_first_weights_and_images(tmp_path, monkeypatch):
     seen, first = {}, {}
-    original = TokenizerModule.on_train_batch_start
+    original = TrainingLoop.train_step
 
-    def watch(self, batch, batch_idx):
+    def watch(self, batches):
         key = self.run.parent.name
         first.setdefault(key, network(self.model))
+        batch = next(batches)
         seen.setdefault(key, []).append((list(batch.names), batch.images.clone()))
-        original(self, batch, batch_idx)
+        original(self, iter([batch]))
 
-    monkeypatch.setattr(TokenizerModule, "on_train_batch_start", watch)
+    monkeypatch.setattr(TrainingLoop, "train_step", watch)
     plan = smoke_plan(methods=("vq", "vqgan_ema", "trans_vq", "autoencoder"), seeds=2, steps=3)
     run_plan(tmp_path, plan)
     for seed in (0, 1):

@@ -111,7 +111,7 @@ def test_values_are_written_for_readers() -> None:
 
 
 def test_every_reading_of_the_drift_meter_has_plain_words() -> None:
-    drift = pytest.importorskip("driftvq.training.drift")
+    drift = pytest.importorskip("driftvq.drift_meter")
     assert set(DRIFT) == set(drift.DriftReading().to_dict())
 
 

@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from driftvq.training.folder import LAUNCHED
 from tests.training.runs import make_images
 
 
@@ -12,10 +11,8 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
-def one_thread(monkeypatch):
-    """Bits do not depend on how many threads the machine has; and no run leaves its folder to the next one."""
-    monkeypatch.setenv(LAUNCHED, "")
-    monkeypatch.delenv(LAUNCHED)
+def one_thread():
+    """Bits do not depend on how many threads the machine has."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -7,6 +7,8 @@ import os
 import resource
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ SMALL = {
     "val-images": 4,
     "workers": 0,
     "accelerator": "cpu",
+    "precision": "32-true",
     "no-tensorboard": True,
 }
 """Settings of a run that takes a second."""
@@ -62,6 +65,7 @@ def run_process(
     log: Path | None = None,
     largest_file: int | None = None,
     signal_at: tuple[int, int] | None = None,
+    signals_in_checkpoint: tuple[int, ...] = (),
 ) -> multiprocessing.process.BaseProcess:
     """Start ``driftvq`` in a process of its own, without importing everything anew for each.
 
@@ -70,15 +74,22 @@ def run_process(
         log: where its output goes.
         largest_file: the system refuses to write larger files, as a full disk does.
         signal_at: a step, and the signal that the process receives right after the optimizer's part of it.
+        signals_in_checkpoint: signals that it receives while it writes a checkpoint, one after the other.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.training.runs", "driftvq.training.run"])
-    process = context.Process(target=_run, args=(words, log, largest_file, signal_at))
+    process = context.Process(target=_run, args=(words, log, largest_file, signal_at, signals_in_checkpoint))
     process.start()
     return process
 
 
-def _run(words: list[str], log: Path | None, largest_file: int | None, signal_at: tuple[int, int] | None) -> None:
+def _run(
+    words: list[str],
+    log: Path | None,
+    largest_file: int | None,
+    signal_at: tuple[int, int] | None,
+    signals_in_checkpoint: tuple[int, ...],
+) -> None:
     torch.set_num_threads(1)
     with Path(os.devnull if log is None else log).open("a") as file:
         os.dup2(file.fileno(), 1)
@@ -88,6 +99,8 @@ def _run(words: list[str], log: Path | None, largest_file: int | None, signal_at
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal_at is not None:
         _send_at(*signal_at)
+    if signals_in_checkpoint:
+        _send_in_checkpoint(signals_in_checkpoint)
     sys.exit(main(words))
 
 
@@ -99,6 +112,17 @@ def _send_at(step: int, number: int) -> None:
             os.kill(os.getpid(), number)
 
     register_optimizer_step_post_hook(count)
+
+
+def _send_in_checkpoint(numbers: tuple[int, ...]) -> None:
+    save = torch.save
+
+    def send_and_save(*arguments: Any) -> None:
+        save(*arguments)
+        for number in numbers:
+            os.kill(os.getpid(), number)
+
+    torch.save = send_and_save
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -127,3 +151,18 @@ def differences(first: Any, second: Any, where: str = "") -> list[str]:
             for found in differences(*pair, f"{where}/{number}")
         ]
     return [] if first == second else [where]
+
+
+def alive(pid: int | str) -> bool:
+    """Whether a process is there and not merely waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -2,6 +2,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from driftvq import make_quantizer
 from driftvq.training.averaging import WeightAverage
 
 
@@ -12,51 +13,63 @@ def model():
     return net
 
 
-def test_the_average_follows_its_recursion():
+def test_the_average_follows_its_recursion_from_the_first_update_on():
     net = model()
     average = WeightAverage(net, 0.7)
+    with torch.no_grad():
+        net.weight.mul_(5)  # what there was before the first update does not count
+    average.update_parameters(net)
     expected = net.weight.detach().numpy().copy()
     for step in range(1, 30):
         with torch.no_grad():
             net.weight.add_(torch.tensor([0.1, -0.2, 0.3]))
-        average.update_(net)
+        average.update_parameters(net)
         decay = min(0.7, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * net.weight.detach().numpy()
-    np.testing.assert_allclose(average.average["weight"].numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(average.module.weight.detach().numpy(), expected, rtol=1e-5)
 
 
-def test_buffers_are_averaged_and_counts_are_not():
-    average = WeightAverage(model(), 0.9)
-    assert "running_mean" in average.average
-    assert "num_batches_tracked" not in average.average
-
-
-def test_a_models_own_weights_come_back_bit_for_bit():
+def test_buffers_are_averaged_and_counts_are_taken_as_they_are():
     net = model()
     average = WeightAverage(net, 0.9)
-    with torch.no_grad():
-        net.weight.mul_(1 / 3)
+    average.update_parameters(net)
+    net.running_mean += 1
+    net.num_batches_tracked += 7
+    average.update_parameters(net)
+    np.testing.assert_allclose(average.module.running_mean.numpy(), 1 - 2 / 11, rtol=1e-6)
+    assert average.module.num_batches_tracked == 7
+
+
+def test_the_model_keeps_its_own_weights():
+    net = model()
+    average = WeightAverage(net, 0.9)
     own = net.weight.detach().clone()
-    with average.in_place_of(net):
-        assert net.weight.tolist() == [1.0, 2.0, 3.0]
+    for _ in range(3):
+        average.update_parameters(net)
     assert torch.equal(net.weight, own)
+    assert average.module.weight is not net.weight
 
 
 def test_continues_from_its_state():
     net = model()
     first, second = WeightAverage(net, 0.9), WeightAverage(net, 0.9)
-    with torch.no_grad():
-        net.weight.mul_(2)
-    first.update_(net)
+    for factor in (2, 3, 4):
+        with torch.no_grad():
+            net.weight.mul_(factor)
+        first.update_parameters(net)
     second.load_state_dict(first.state_dict())
-    assert second.updates == 1
-    assert torch.equal(second.average["weight"], first.average["weight"])
+    for average in (first, second):
+        average.update_parameters(net)
+    assert second.n_averaged == 4
+    assert torch.equal(second.module.weight, first.module.weight)
 
 
-def test_a_buffer_that_changes_its_size_is_taken_as_it_is():
-    net = model()
-    average = WeightAverage(net, 0.9)
-    net.running_mean = torch.arange(5.0)
-    average.update_(net)
-    with average.in_place_of(net):
-        assert net.running_mean.tolist() == [0, 1, 2, 3, 4]
+def test_a_codebook_whose_start_is_under_way_is_taken_as_it_is():
+    quantizer = make_quantizer("ema_vq", dim=2, codebook_size=8, kmeans_init=True)
+    average = WeightAverage(quantizer, 0.9)
+    for seed in range(3):
+        quantizer(torch.randn(6, 2, generator=torch.Generator().manual_seed(seed)))
+        average.update_parameters(quantizer)
+        assert torch.equal(average.module.start.pending, quantizer.start.pending)
+    assert quantizer.start.done
+    assert average.module.start.done

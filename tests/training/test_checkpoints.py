@@ -5,22 +5,29 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.fabric import Fabric
+from torch import nn
 
 from driftvq.training.checkpoints import (
-    AtomicCheckpointIO,
+    PlainCheckpointIO,
     checkpoint_path,
+    find_checkpoint,
     list_checkpoints,
     newest_checkpoint,
     prune_checkpoints,
     read_checkpoint,
+    save_checkpoint,
 )
 
-CONTENTS = {"state_dict": {"w": torch.arange(1000.0)}, "driftvq": {"batches": 3, "random": [(1, (2, 3), None)]}}
+CONTENTS = {"model": {"w": torch.arange(1000.0)}, "random": [(1, (2, 3), None)]}
+FABRIC = Fabric(accelerator="cpu", devices=1, plugins=PlainCheckpointIO())
 
 
 def save(folder, *steps):
     for step in steps:
-        AtomicCheckpointIO().save_checkpoint({**CONTENTS, "step": step}, checkpoint_path(folder, step))
+        path = checkpoint_path(folder, step)
+        path.parent.mkdir(exist_ok=True)
+        torch.save({**CONTENTS, "step": step}, path)
 
 
 class Evil:
@@ -32,11 +39,25 @@ class Evil:
 
 
 def test_saves_and_reads(tmp_path):
-    save(tmp_path / "new", 5)
-    (path,) = list_checkpoints(tmp_path / "new")
-    read = AtomicCheckpointIO().load_checkpoint(path)
-    assert torch.equal(read["state_dict"]["w"], CONTENTS["state_dict"]["w"])
-    assert read["driftvq"] == CONTENTS["driftvq"]
+    layer = nn.Linear(3, 2)
+    for step in (5, 6, 7):
+        save_checkpoint(FABRIC, tmp_path, step, {"model": layer, "step": step, "random": CONTENTS["random"]})
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == [
+        "step-00000007.ckpt",
+        "step-00000006.ckpt",
+    ]
+    path, step = find_checkpoint(tmp_path, pytest.fail)
+    assert step == 7
+    other = nn.Linear(3, 2)
+    rest = FABRIC.load(path, {"model": other}, weights_only=True)
+    assert torch.equal(other.weight, layer.weight)
+    assert rest == {"step": 7, "random": CONTENTS["random"]}
+
+
+def test_a_run_without_a_checkpoint_starts_again(tmp_path):
+    told = []
+    assert find_checkpoint(tmp_path, told.append) == (None, 0)
+    assert told == [f"{tmp_path} has no checkpoint yet: starting from the beginning"]
 
 
 def test_the_newest_ones_are_kept_by_number_and_leftovers_removed(tmp_path):
@@ -85,7 +106,7 @@ def test_when_none_can_be_read(tmp_path):
 def test_a_strangers_checkpoint_executes_nothing(tmp_path):
     hit = tmp_path / "hit"
     path = checkpoint_path(tmp_path, 1)
-    torch.save({"state_dict": {}, "extra": Evil(hit)}, path)
+    torch.save({"model": {}, "step": 1, "extra": Evil(hit)}, path)
     with pytest.raises(ValueError, match="refused: it could run code"):
         read_checkpoint(path)
     path.write_bytes(pickle.dumps(Evil(hit)))
@@ -102,14 +123,15 @@ def test_another_file_of_torch_is_no_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("when", ["write", "fsync"])
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, when):
-    save(tmp_path, 1)
-    before = checkpoint_path(tmp_path, 1).read_bytes()
+    save_checkpoint(FABRIC, tmp_path, 1, {**CONTENTS, "step": 1})
+    (path,) = list_checkpoints(tmp_path / "checkpoints")
+    before = path.read_bytes()
 
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(*((torch, "save", full) if when == "write" else (os, "fsync", full)))
     with pytest.raises(OSError, match="No space left on device; checkpoints written before are intact"):
-        save(tmp_path, 1)
-    assert checkpoint_path(tmp_path, 1).read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 1
+        save_checkpoint(FABRIC, tmp_path, 1, {**CONTENTS, "step": 1})
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]

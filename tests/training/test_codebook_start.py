@@ -1,30 +1,27 @@
-from contextlib import nullcontext
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from driftvq.data import to_float
+from driftvq.drift_meter.probing import pending_starts
 from driftvq.functional import kmeans
 from driftvq.models import VQVAE, ModelConfig
-from driftvq.training.codebook_start import CodebookStart, pending_starts
 from driftvq.training.config import TrainConfig
-from driftvq.training.datamodule import RunImages
-from driftvq.training.module import TokenizerModule
+from driftvq.training.images import RunImages
+from driftvq.training.loop import TrainingLoop
+from driftvq.training.machine import make_fabric
 
-TRAINER = SimpleNamespace(precision_plugin=SimpleNamespace(forward_context=nullcontext), world_size=1)
 
-
-def start(pictures, run, most_batches=64, batches=0, **changes):
-    config = TrainConfig(data=str(pictures), size=16, batch_size=4, code_dim=8, **changes)
+def start(pictures, run, **changes):
+    settings = {"data": str(pictures), "size": 16, "batch_size": 4, "code_dim": 8, "accelerator": "cpu"}
+    config = TrainConfig(**{**settings, "precision": "32-true", "channels_last": "off", **changes})
     torch.manual_seed(0)
     model = VQVAE(ModelConfig.from_dict(config.model_fields()))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    module = TokenizerModule(model, config, 1, run, channels_last=False)
-    module.batches = batches
     images, told = RunImages(config), []
-    CodebookStart(images, most_batches, told.append).on_train_start(TRAINER, module)
+    run.mkdir(exist_ok=True)
+    TrainingLoop(config, run, 1, images, model, make_fabric(config), told.append).start()
     return model, before, images, told
 
 
@@ -66,12 +63,11 @@ def test_every_start_is_done_and_repeatable(pictures, tmp_path, quantizer):
         {"quantizer": "fsq"},
         {"quantizer": "none"},
         {"quantizer": "vq"},
-        {"quantizer": "ns_vq", "batches": 3},
-        {"quantizer": "ns_vq", "most_batches": 0},
+        {"quantizer": "ns_vq", "kmeans_batches": 0},
         {"quantizer": "ns_vq", "quantizer_options": {"freeze_codebook": True}},
     ],
 )
-def test_without_a_start_or_when_resumed_nothing_happens(pictures, tmp_path, changes):
+def test_without_a_start_nothing_happens(pictures, tmp_path, changes):
     size = {} if changes["quantizer"] == "fsq" else {"codebook_size": 32}
     model, before, _, told = start(pictures, tmp_path, **size, **changes)
     for name, value in model.state_dict().items():
@@ -80,7 +76,7 @@ def test_without_a_start_or_when_resumed_nothing_happens(pictures, tmp_path, cha
 
 
 def test_a_large_codebook_goes_on_during_the_first_steps(pictures, tmp_path):
-    model, _, _, told = start(pictures, tmp_path, quantizer="ns_vq", codebook_size=500, most_batches=2)
+    model, _, _, told = start(pictures, tmp_path, quantizer="ns_vq", codebook_size=500, kmeans_batches=2)
     (pending,) = pending_starts(model.quantizer)
     assert len(pending.pending) == 128
     assert "goes on during the first steps" in told[0]

@@ -1,16 +1,16 @@
 """Two real processes must end with one model, which one process with the joined batch would have found."""
 
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
 
 import pytest
 import torch
 
-from driftvq.training.config import TrainConfig
-from driftvq.training.run import make_trainer
-from tests.training.runs import arguments, differences, make_images, records, run_process
+from tests.training.runs import alive, arguments, differences, make_images, records, run_process, wait_for
 
 SCRIPT = """
 import sys
@@ -18,15 +18,18 @@ import sys
 import torch
 
 from driftvq.cli import main
-from driftvq.training.module import TokenizerModule
+from driftvq.training.loop import TrainingLoop
+
+run_from = TrainingLoop.run_from
 
 
-def save(module):
-    torch.save(module.state_dict(), module.run / f"rank-{module.global_rank}.pt")
+def run_and_save(loop, checkpoint):
+    run_from(loop, checkpoint)
+    torch.save(loop.model.state_dict(), loop.run / f"rank-{loop.fabric.global_rank}.pt")
 
 
 if __name__ == "__main__":
-    TokenizerModule.on_train_end = save
+    TrainingLoop.run_from = run_and_save
     sys.exit(main())
 """
 
@@ -67,7 +70,7 @@ def test_two_processes_end_with_one_model(kind, tmp_path):
     output = train_on_two(tmp_path, arguments(data, out, **settings))
     first, second = (torch.load(out / f"rank-{rank}.pt", weights_only=True) for rank in range(2))
     assert differences(first, second) == []
-    assert first["model.quantizer.start.finished"]
+    assert first["quantizer.start.finished"]
     assert output.count("k-means start") == 1, "only the first process speaks"
     assert [r["step"] for r in records(out) if "train/loss" in r] == list(range(1, 9)), "only the first process logs"
 
@@ -79,15 +82,23 @@ def test_two_processes_end_with_one_model(kind, tmp_path):
         assert values[0] == pytest.approx(values[1], abs=0.05)
 
 
-def test_what_concerns_machines_goes_to_lightning_unchanged(tmp_path, monkeypatch):
-    given = {}
-    monkeypatch.setattr("driftvq.training.run.Trainer", lambda **options: given.update(options))
-    config = TrainConfig(strategy="fsdp", devices="0,1", num_nodes=3, accelerator="gpu", precision="bf16-mixed")
-    make_trainer(config, 10, tmp_path, [])
-    assert {name: given[name] for name in ("strategy", "devices", "num_nodes", "accelerator", "precision")} == {
-        "strategy": "fsdp",
-        "devices": "0,1",
-        "num_nodes": 3,
-        "accelerator": "gpu",
-        "precision": "bf16-mixed",
-    }
+@pytest.mark.parametrize(
+    ("killed", "says"),
+    [(1, "process 1 of 2 was killed by SIGKILL"), pytest.param(0, "process 0 of 2 is gone", marks=pytest.mark.slow)],
+)
+def test_a_killed_process_ends_the_other_with_a_line_that_names_it(killed, says, tmp_path):
+    images, out = make_images(tmp_path / "images"), tmp_path / "run"
+    words = arguments(images, out, steps=100_000, devices=2, strategy="ddp")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "log.txt").open("w") as log:
+        command = [sys.executable, "-m", "driftvq.cli", *words]
+        first = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    wait_for(lambda: len(records(out)) > 5)
+    (second,) = map(int, Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split())
+    os.kill((first.pid, second)[killed], signal.SIGKILL)
+    wait_for(lambda: not alive(second) and first.poll() is not None)
+    assert first.returncode == (-signal.SIGKILL, 1)[killed]
+    text = (tmp_path / "log.txt").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("driftvq train: ")]
+    assert line == (f"driftvq train: error: {says}; the others were stopped; to continue: driftvq train --resume {out}")
+    assert "Traceback" not in text

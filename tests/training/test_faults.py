@@ -1,12 +1,19 @@
 """Ctrl-C, a full disk, a loss that is no number, images that cannot be read."""
 
 import json
+import os
 import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
 
-from tests.training.runs import arguments, checkpoint, differences, make_images, records, run_process
+from driftvq.cli import main
+from driftvq.models import VQVAE, ModelConfig
+from driftvq.training.stopping import FiniteGuard
+from tests.training.runs import alive, arguments, checkpoint, differences, make_images, records, run_process, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +44,64 @@ def test_a_signal_saves_and_says_how_to_resume(number, images, tmp_path):
     assert differences(checkpoint(whole, 30), checkpoint(stopped, 30)) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_last_checkpoint_is_obeyed(number, images, tmp_path):
+    out, log = tmp_path / "run", tmp_path / "log.txt"
+    words = arguments(images, out, steps=4, checkpoint_every=100)
+    assert run(words, log, signals_in_checkpoint=(number,)) == 130
+    assert log.read_text().splitlines()[-1].startswith("stopped after step 4, everything is saved; to continue: ")
+    assert checkpoint(out, 4)["step"] == 4
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGINT,) * 2, (signal.SIGINT,) * 3, (signal.SIGTERM, signal.SIGINT)])
+def test_a_second_signal_ends_at_once_with_one_line(numbers, images, tmp_path):
+    whole, out, log = tmp_path / "whole", tmp_path / "run", tmp_path / "log.txt"
+    assert run(arguments(images, whole)) == 0
+    assert run(arguments(images, out), log, signals_in_checkpoint=numbers) == 130
+    assert [line for line in log.read_text().splitlines() if "interrupted" in line] == ["driftvq train: interrupted"]
+    assert "Traceback" not in log.read_text()
+    assert run(["train", "--resume", str(out)]) == 0
+    assert records(out) == records(whole)
+    assert differences(checkpoint(whole, 12), checkpoint(out, 12)) == []
+
+
+def test_ctrl_c_again_and_again_is_one_ending(images, tmp_path):
+    out, log = tmp_path / "run", tmp_path / "log.txt"
+    process = run_process(arguments(images, out, steps=100_000, workers=1), log)
+    wait_for(lambda: len(records(out)) > 3)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert workers
+    while process.is_alive():
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGINT)
+        process.join(0.02)
+    assert process.exitcode == 130
+    assert "Traceback" not in log.read_text()
+    endings = [line for line in log.read_text().splitlines() if line.startswith(("stopped after", "driftvq train: "))]
+    assert len(endings) == 1
+    wait_for(lambda: not any(alive(worker) for worker in workers), 10)
+
+
+def test_a_second_training_is_refused_and_the_first_goes_on(images, tmp_path):
+    whole, out, log = tmp_path / "whole", tmp_path / "run", tmp_path / "log.txt"
+    settings = {"steps": 12, "checkpoint_every": 2}
+    assert run(arguments(images, whole, **settings)) == 0
+    first = run_process(arguments(images, out, **settings), signal_at=(6, signal.SIGSTOP))
+    wait_for(lambda: len([r for r in records(out) if "train/loss" in r]) >= 5)
+    try:
+        for words in (["train", "--resume", str(out)], arguments(images, out, **settings)):
+            assert run(words, log) == 2
+        resumed, started = log.read_text().splitlines()
+        assert f"another training, process {first.pid} on {socket.gethostname()}, is working in {out}" in resumed
+        assert "is not empty" in started
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    first.join(60)
+    assert first.exitcode == 0
+    assert records(out) == records(whole)
+    assert differences(checkpoint(whole, 12), checkpoint(out, 12)) == []
+
+
 def test_a_loss_that_is_no_number_stops_and_names_the_images(images, tmp_path):
     out, log = tmp_path / "run", tmp_path / "log.txt"
     assert run(arguments(images, out, learning_rate=1e30, checkpoint_every=1), log) == 1
@@ -48,8 +113,43 @@ def test_a_loss_that_is_no_number_stops_and_names_the_images(images, tmp_path):
     assert f"at step {found['step']}" in log.read_text()
     assert str(report) in log.read_text()
     for path in (out / "checkpoints").iterdir():
-        weights = torch.load(path, weights_only=True)["state_dict"]
+        weights = torch.load(path, weights_only=True)["model"]
         assert all(w.isfinite().all() for w in weights.values() if w.is_floating_point())
+
+
+@pytest.mark.parametrize("quantizer", ["ns_vq", "trans_vq", "vq"])
+def test_a_quantizer_that_meets_no_finite_number_names_the_images_too(quantizer, images, tmp_path, capsys):
+    def diverge(model):
+        def infinite(module, inputs, output):
+            raise ValueError("latents must be finite, got nan")
+
+        model.quantizer.register_forward_hook(infinite)
+
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("driftvq.training.loop.start_codebook_", lambda model, *_: diverge(model) or "")
+        patch.setattr("driftvq.training.loop.pending_starts", lambda quantizer: [True])
+        with pytest.raises(SystemExit) as ended:
+            main(arguments(images, out, quantizer=quantizer, probe_every=0))
+    assert ended.value.code == 1
+    (report,) = out.glob("nan-step-1.json")
+    assert len(json.loads(report.read_text())["images"]) == 4
+    assert "became NaN or infinite at step 1" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("quantizer", ["ns_vq", "trans_vq", "vq"])
+def test_a_learning_rate_of_3_ends_with_a_line_or_trains(quantizer, images, tmp_path):
+    out, log = tmp_path / "run", tmp_path / "log.txt"
+    code = run(arguments(images, out, learning_rate=3, steps=40, quantizer=quantizer, precision="bf16-mixed"), log)
+    assert "Traceback" not in log.read_text()
+    assert len(list(out.glob("nan-step-*.json"))) == code
+
+
+def test_other_mistakes_in_a_step_are_not_called_infinite(tmp_path):
+    guard = FiniteGuard(tmp_path, VQVAE(ModelConfig(codebook_size=8)))
+    with pytest.raises(ValueError, match="wrong shape"), guard.at(1, ["a.png"]):
+        raise ValueError("wrong shape")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(images, tmp_path):

@@ -4,8 +4,10 @@ import subprocess
 
 import pytest
 
+from driftvq.lock import LOCK_FILE, locked
 from driftvq.training.config import TrainConfig
 from driftvq.training.folder import LAUNCHED, environment, git_state, new_run, resumed_config, write_run_files
+from driftvq.training.run import train
 from driftvq.training.settings import make_config, read_settings
 
 
@@ -37,6 +39,15 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is a file"):
         new_run(TrainConfig(out=str(tmp_path / "file")))
+
+
+def test_a_folder_that_somebody_is_just_beginning_to_use_is_refused(tmp_path):
+    out = tmp_path / "x"
+    config = TrainConfig(out=str(out), steps=1, quantizer="none", workers=0)
+    out.mkdir()
+    with locked(out, "training"), pytest.raises(ValueError, match=r"another training, process \d+ on .* is working"):
+        train(config)
+    assert [path.name for path in out.iterdir()] == [LOCK_FILE]
 
 
 def test_other_processes_take_the_folder_of_the_first(tmp_path, monkeypatch):

@@ -1,9 +1,10 @@
 import pytest
 import torch
+from lightning.fabric.strategies import FSDPStrategy
 
 from driftvq.training import machine
 from driftvq.training.config import TrainConfig
-from driftvq.training.machine import pick_accelerator, pick_channels_last, pick_precision
+from driftvq.training.machine import make_fabric, memory_layout, pick_accelerator, pick_precision
 
 
 @pytest.fixture
@@ -32,8 +33,44 @@ def test_bf16_on_gpus_unless_forced(gpu):
     assert pick_accelerator("gpu") == "cuda"
 
 
+def test_float16_is_for_gpus(gpu):
+    assert pick_precision(TrainConfig(precision="16-mixed")) == "16-mixed"
+    assert pick_precision(TrainConfig(precision="16-mixed", accelerator="cpu")) == "bf16-mixed"
+
+
 def test_layout(gpu):
-    assert pick_channels_last(TrainConfig())
-    assert not pick_channels_last(TrainConfig(channels_last="off"))
-    assert not pick_channels_last(TrainConfig(accelerator="mps"))
-    assert pick_channels_last(TrainConfig(accelerator="mps", channels_last="on"))
+    assert memory_layout(TrainConfig()) == torch.channels_last
+    assert memory_layout(TrainConfig(channels_last="off")) == torch.contiguous_format
+    assert memory_layout(TrainConfig(accelerator="mps")) == torch.contiguous_format
+    assert memory_layout(TrainConfig(accelerator="mps", channels_last="on")) == torch.channels_last
+
+
+def test_what_concerns_machines_goes_to_lightning_unchanged(monkeypatch):
+    given = {}
+    monkeypatch.setattr("driftvq.training.machine.Fabric", lambda **options: given.update(options))
+    settings = {"devices": "0,1", "num_nodes": 3, "accelerator": "gpu", "precision": "bf16-mixed"}
+    make_fabric(TrainConfig(strategy="ddp_find_unused_parameters_true", **settings))
+    assert given.items() >= {**settings, "strategy": "ddp_find_unused_parameters_true"}.items()
+    make_fabric(TrainConfig(strategy="fsdp", **settings))
+    assert given.items() >= settings.items()
+    assert isinstance(given["strategy"], FSDPStrategy)
+    assert given["plugins"] is None, "sharded weights have files of their own kind"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is there")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accelerator": "cuda"}, "Lightning cannot work with accelerator='cuda'"),
+        ({"accelerator": "cpu", "strategy": "fsdp"}, "FSDP"),
+        ({"accelerator": "cpu", "strategy": "dpp"}, "dpp"),
+        ({"accelerator": "cpu", "strategy": "ddp_spawn"}, "such as ddp; got 'ddp_spawn'"),
+        ({"accelerator": "cpu", "devices": "x"}, "devices='x'"),
+        ({"accelerator": "cpu", "devices": 0}, "devices=0"),
+        ({"accelerator": "cpx"}, "cpx"),
+    ],
+)
+def test_a_machine_that_is_not_there_is_a_clear_error(settings, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make_fabric(TrainConfig(**settings))
+    assert "\n" not in str(caught.value)

@@ -5,6 +5,7 @@ Nothing heavy is imported before a subcommand runs, so ``driftvq --help`` answer
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -62,6 +63,7 @@ def make_parser(commands: Sequence[str]) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; a wrong value is one line on stderr and exit code 2."""
+    as_program = argv is None
     argv = sys.argv[1:] if argv is None else argv
     args = make_parser(argv[:1]).parse_args(argv)
     try:
@@ -70,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"driftvq {args.command}: error: {error}")
         return 2
     except KeyboardInterrupt:
+        if as_program:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process is ending; asking again cannot hasten it
         say(f"driftvq {args.command}: interrupted")
         return 130
     return 0

@@ -37,8 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print what is known about a model."""
-    from driftvq.training.inspection import DEFAULT_SIZE, inspect_model, read_run_config
-    from driftvq.training.inspection_text import to_text
+    from driftvq.inspection.facts import DEFAULT_SIZE, inspect_model, read_run_config
+    from driftvq.inspection.text import to_text
 
     folder = find_run(args.model)
     size = args.size or int((read_run_config(folder) or {}).get("size") or DEFAULT_SIZE)

@@ -21,7 +21,6 @@ EXAMPLES = """examples:
 
 A config file holds the same settings: `codebook_size: 1024`. Every run saves its own as config.yaml.
 """
-FAILED, INTERRUPTED = 1, 130
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,20 +48,22 @@ def run(args: argparse.Namespace) -> None:
     else:
         config = make_config(file, flags)
     try:
+        from driftvq.training.endings import FAILED, INTERRUPTED, ending_at_once
         from driftvq.training.run import train
         from driftvq.training.stopping import InterruptedTrainingError, NonFiniteError
     except ImportError as error:
         raise ValueError(f'training needs more packages: pip install "driftvq[tokenizer]" ({error})') from error
     try:
-        result = train(config, resume=resume, say=say)
+        with ending_at_once():
+            _report(train(config, resume=resume, say=say))
     except InterruptedTrainingError as stopped:
-        folder = stopped.checkpoint.parent.parent
-        _tell(f"stopped after step {stopped.step}, everything is saved; to continue: driftvq train --resume {folder}")
+        _tell(
+            f"stopped after step {stopped.step}, everything is saved; to continue: driftvq train --resume {stopped.run}"
+        )
         raise SystemExit(INTERRUPTED) from None
     except NonFiniteError as error:
         _tell(f"driftvq train: error: {error}")
         raise SystemExit(FAILED) from None
-    _report(result)
 
 
 def _tell(line: str) -> None:

@@ -62,7 +62,7 @@ def prepare_model(folder: Path, record: dict[str, Any]) -> "VQVAE":
 
 def train_model(folder: Path, record: dict[str, Any]) -> None:
     """Train, or take over a network and make its codebook; ``model`` and the cost of it are kept."""
-    from driftvq.experiments.cost import count_parameters, peak_memory_mb
+    from driftvq.experiments.cost import parameters_of, peak_memory_mb
 
     config = make_config(record["config"])
     after = record["plan"]["after"]
@@ -75,7 +75,7 @@ def train_model(folder: Path, record: dict[str, Any]) -> None:
         model = _with_codebook(model, config, record["plan"]["kmeans_images"])
         cost["seconds"]["train"] += time.perf_counter() - started
     model.save_pretrained(folder / "model")
-    update_cell(folder, **cost, peak_memory_mb=peak_memory_mb(), parameters=count_parameters(model))
+    update_cell(folder, **cost, peak_memory_mb=peak_memory_mb(), parameters=parameters_of(model))
     shutil.rmtree(folder / TRAINING, ignore_errors=True)
 
 
@@ -84,8 +84,7 @@ def _train(folder: Path, config: TrainConfig) -> tuple["VQVAE", dict[str, Any]]:
     from dataclasses import replace
 
     from driftvq.experiments.cost import step_clock
-    from driftvq.models import VQVAE, ModelConfig
-    from driftvq.training.checkpoints import list_checkpoints, newest_checkpoint
+    from driftvq.training.checkpoints import list_checkpoints
     from driftvq.training.run import train
 
     run = folder / TRAINING
@@ -102,13 +101,8 @@ def _train(folder: Path, config: TrainConfig) -> tuple["VQVAE", dict[str, Any]]:
         _keep(run, folder)
         plan = read_object(folder / CELL_FILE)["plan"]
         update_cell(folder, plan={**plan, "seconds_before": seconds if list_checkpoints(run / "checkpoints") else 0.0})
-    _, state = newest_checkpoint(run / "checkpoints", _say)
-    model = VQVAE(ModelConfig.from_dict(config.model_fields()))
-    prefix = "model."
-    weights = {key.removeprefix(prefix): value for key, value in state["state_dict"].items() if key.startswith(prefix)}
-    model.load_state_dict(weights)
     cost = {"seconds": {"train": seconds}, "steps": result.step, "ms_per_step": clock.ms_per_step()}
-    return model.eval(), cost
+    return result.model, cost
 
 
 def _trained_elsewhere(cell: Path) -> tuple["VQVAE", dict[str, Any]]:

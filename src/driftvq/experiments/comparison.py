@@ -3,13 +3,10 @@
 import os
 import platform
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 from driftvq.experiments.planning import CellPlan, Plan, open_images
@@ -24,15 +21,12 @@ from driftvq.experiments.records import (
 )
 from driftvq.experiments.request import Request, differences
 from driftvq.json_files import read_object
+from driftvq.lock import LOCK_FILE
 from driftvq.training.config import TrainConfig
 
 STRIP = 8
 """Images whose reconstructions are shown."""
-LOCK_FILE = ".lock"
-LOCK_SECONDS = 30.0
-"""How long to wait for cells that an engine left behind: they save a checkpoint and end."""
-
-PER_CELL = ("quantizer", "quantizer_options", "seed", "out")
+PER_CELL = ("quantizer", "preset", "quantizer_options", "seed", "out")
 
 
 def find_folder(request: Request, out: Path | None, resume: bool) -> Path:
@@ -182,27 +176,6 @@ def write_originals(folder: Path, plan: Plan) -> None:
         images = next(iter(batches)).images
     for number, image in enumerate(images.permute(0, 2, 3, 1).numpy()):
         write_image(folder / f"{number:02d}.png", image)
-
-
-@contextmanager
-def locked(folder: Path, seconds: float = LOCK_SECONDS) -> Iterator[int]:
-    """Keep others out of a comparison. The lock's descriptor is for the cells: it lasts until the last one ends."""
-    import fcntl
-
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
-    deadline = monotonic() + seconds
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if monotonic() > deadline:
-                    raise ValueError(f"another process is working on {folder}; wait for it or stop it") from None
-                sleep(0.2)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _published(plan: Plan) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from driftvq.inspection.codebook import count_parameters
 from driftvq.models import VQVAE
 
 
@@ -51,13 +52,7 @@ def peak_memory_mb() -> float:
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
-def count_parameters(model: VQVAE) -> dict[str, int]:
+def parameters_of(model: VQVAE) -> dict[str, int]:
     """Numbers in the network and in the quantizer, codes that no optimizer trains included."""
-    network = sum(p.numel() for part in (model.encoder, model.decoder) for p in part.parameters())
-    if model.quantizer is None:
-        return {"network": network, "quantizer": 0}
-    from driftvq.training.codes import code_tensors
-
-    trained = {id(p): p.numel() for p in model.quantizer.parameters()}
-    codes = {id(tensor): tensor.numel() for tensor in code_tensors(model.quantizer)}
-    return {"network": network, "quantizer": sum({**trained, **codes}.values())}
+    counts = count_parameters(model)
+    return {"network": counts["encoder"] + counts["decoder"], "quantizer": counts["quantizer"] + counts["codes"]}

@@ -61,15 +61,15 @@ def _key(cell: CellPlan) -> tuple[str, int, str, int]:
 def _training_seconds(cell: CellPlan) -> float:
     import torch
 
+    from driftvq.drift_meter.probing import pending_starts
     from driftvq.models import VQVAE, ModelConfig
-    from driftvq.training.codebook_start import pending_starts
     from driftvq.training.losses import make_reconstruction_loss
-    from driftvq.training.machine import pick_accelerator, pick_channels_last
+    from driftvq.training.machine import memory_layout, pick_accelerator
 
     config = cell.config
     device = pick_accelerator(config.accelerator)
     model = VQVAE(ModelConfig.from_dict(config.model_fields())).to(device)
-    layout = torch.channels_last if pick_channels_last(config) else torch.contiguous_format
+    layout = memory_layout(config)
     model.to(memory_format=layout)  # type: ignore[call-overload]
     for start in pending_starts(model.quantizer):
         start.finish_()  # it would be measured instead of a step

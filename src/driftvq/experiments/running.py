@@ -4,11 +4,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from driftvq.experiments.comparison import begin, cores, locked
+from driftvq.experiments.comparison import begin, cores
 from driftvq.experiments.engine import Engine, Starter
 from driftvq.experiments.planning import Plan
 from driftvq.experiments.watching import LiveCells
+from driftvq.lock import locked
 from driftvq.report import write_report, write_results
+
+LOCK_SECONDS = 30.0
+"""How long to wait for cells that an engine left behind: they save a checkpoint and end."""
 
 
 class Share(NamedTuple):
@@ -38,7 +42,7 @@ def run_comparison(folder: Path, plan: Plan, jobs: int, threads: int, gpus: int)
         KeyboardInterrupt: it was stopped; the report shows what there is.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder) as lock:
+    with locked(folder, "comparison", LOCK_SECONDS) as lock:
         begin(folder, plan)
         try:
             with LiveCells(folder, plan) as watcher:

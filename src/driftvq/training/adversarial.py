@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.quantizers.distributed import from_first_process, sum_over_processes, world_size
+from driftvq.training.config import TrainConfig
 
 LARGEST_WEIGHT = 1e4
 
@@ -110,3 +111,13 @@ class Adversary:
         gradients = [parameter.grad for parameter in self.discriminator.parameters() if parameter.grad is not None]
         for gradient, total in zip(gradients, sum_over_processes(*gradients), strict=True):
             gradient.copy_(total / world_size())
+
+
+def make_adversary(config: TrainConfig, device: torch.device) -> Adversary | None:
+    """The adversary that a config asks for."""
+    if config.adversarial_weight == 0:
+        return None
+    weight, start = config.adversarial_weight, config.adversarial_start
+    adversary = Adversary(weight, start, config.learning_rate, config.betas)
+    adversary.to_(device)
+    return adversary

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric import Fabric
 from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 
 from driftvq.files import TEMPORARY_SUFFIX, replacing
 
+FOLDER = "checkpoints"
 NAME = re.compile(r"step-(\d{8,})\.ckpt")
 KEPT = 2
 """The newest one, and the one before it in case the newest cannot be read."""
@@ -54,7 +56,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         ) from error
     except RuntimeError as error:
         raise ValueError(f"checkpoint {path} cannot be read: {_first_line(error)}") from error
-    if not isinstance(contents, dict) or "state_dict" not in contents:
+    if not isinstance(contents, dict) or not {"model", "step"} <= contents.keys():
         raise ValueError(f"{path} is not a checkpoint of a training run")
     return contents
 
@@ -73,19 +75,50 @@ def newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> tuple[Path, 
     raise ValueError(f"none of the {len(paths)} checkpoints in {folder} can be read; the last reason: {reason}")
 
 
-class AtomicCheckpointIO(CheckpointIO):
-    """Lightning's way to files: a checkpoint appears under its name when all of it is on the disk."""
+def find_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path | None, int]:
+    """The checkpoint that a run goes on from and its step; a run that was stopped before its first one starts again."""
+    if not list_checkpoints(run / FOLDER):
+        say(f"{run} has no checkpoint yet: starting from the beginning")
+        return None, 0
+    path, contents = newest_checkpoint(run / FOLDER, say)
+    return path, contents["step"]
+
+
+def save_checkpoint(fabric: Fabric, run: Path, step: int, state: dict[str, Any]) -> None:
+    """Write a checkpoint of a run, by all processes together; it appears when all of it is on the disk.
+
+    Args:
+        fabric: replaces the modules and optimizers in ``state`` by their states.
+        run: its folder.
+        step: that the checkpoint is of.
+        state: modules, optimizers, tensors and plain values.
+    """
+    path = checkpoint_path(run / FOLDER, step)
+    if fabric.global_rank > 0:
+        fabric.save(path, state)
+        fabric.barrier()
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with replacing(path) as temporary:
+            fabric.save(temporary, state)
+    except OSError as error:
+        raise OSError(
+            f"cannot write checkpoint {path}: {_reason(error)}; checkpoints written before are intact"
+        ) from error
+    prune_checkpoints(run / FOLDER)
+    fabric.barrier()  # nobody goes on, or ends, before the checkpoint has its name
+
+
+class PlainCheckpointIO(CheckpointIO):
+    """Lightning's way to files, without its copies of everything in memory."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with replacing(path) as temporary, temporary.open("wb") as file:
+            with Path(path).open("wb") as file:
                 torch.save(checkpoint, file)  # to a file of Python's, whose errors say what the system said
-        except (OSError, RuntimeError) as error:
-            raise OSError(
-                f"cannot write checkpoint {path}: {_reason(error)}; checkpoints written before are intact"
-            ) from error
+        except RuntimeError as error:
+            raise OSError(_reason(error)) from error
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         return read_checkpoint(Path(path))

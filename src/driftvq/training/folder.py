@@ -6,13 +6,15 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from driftvq.files import write_text
+from driftvq.lock import LOCK_FILE, locked
 from driftvq.training.config import TrainConfig, course_changes
 from driftvq.training.settings import make_config, read_settings, write_settings
 
@@ -29,18 +31,18 @@ def is_first_process() -> bool:
     return all(rank in (None, "0") for rank in ranks)
 
 
-def new_run(config: TrainConfig) -> Path:
-    """Choose the folder of a new run, which must not hold one yet; nothing is written."""
+def new_run(config: TrainConfig, chosen: Path | None = None) -> Path:
+    """Choose the folder of a new run, or look again at the chosen one: it must not hold a run. Nothing is written."""
     if LAUNCHED in os.environ and not is_first_process():
         return Path(os.environ[LAUNCHED])
-    if config.out is None and (config.num_nodes > 1 or not is_first_process()):
+    if config.out is None and chosen is None and (config.num_nodes > 1 or not is_first_process()):
         raise ValueError("several machines must agree on the run folder: give it with --out")
-    folder = Path(config.out) if config.out is not None else _dated(config.quantizer)
+    folder = chosen or (Path(config.out) if config.out is not None else _dated(config.quantizer))
     if not is_first_process():
         return folder
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"the run folder {folder} is a file; choose another --out")
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(path.name != LOCK_FILE for path in folder.iterdir()):
         hint = f"; to continue it: driftvq train --resume {folder}" if (folder / CONFIG_FILE).exists() else ""
         raise ValueError(f"the run folder {folder} is not empty; choose another --out{hint}")
     return folder
@@ -58,8 +60,21 @@ def resumed_config(folder: Path, flags: dict[str, Any], config_file: dict[str, A
     return config
 
 
+@contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """Inside, no other training works in the folder, which is made if need be; the first process sees to it for all."""
+    if not is_first_process():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, "training"):
+        yield
+
+
 def write_run_files(folder: Path, config: TrainConfig, steps: int) -> None:
-    """Make the folder and write the config, steps resolved, and the environment."""
+    """Write the config, steps resolved, and the environment; the first process does it for all."""
+    if not is_first_process():
+        return
     folder.mkdir(parents=True, exist_ok=True)
     settings = {**config.to_dict(), "steps": steps, "epochs": None}
     settings.pop("out")  # so that the file describes a new run as well

@@ -1,8 +1,38 @@
-"""What the machine computes fast: precision and memory layout."""
+"""What the machine computes fast, and Lightning Fabric set up for it."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+from lightning.fabric import Fabric
+from lightning.fabric.strategies.fsdp import FSDPStrategy
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from driftvq.training.checkpoints import PlainCheckpointIO
 from driftvq.training.config import TrainConfig
+
+
+def make_fabric(config: TrainConfig) -> Fabric:
+    """Fabric, which gets what concerns the machine as it is."""
+    sharded = "fsdp" in config.strategy
+    if config.strategy.endswith(("_spawn", "_fork", "_notebook")):
+        raise ValueError(f"strategy must be one that starts the command anew, such as ddp; got {config.strategy!r}")
+    torch.backends.cudnn.benchmark = True  # images of a run have one size
+    try:
+        return Fabric(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            num_nodes=config.num_nodes,
+            # Whole checkpoints, in one file, which any number of processes can go on from.
+            strategy=FSDPStrategy(state_dict_type="full") if config.strategy == "fsdp" else config.strategy,
+            precision=pick_precision(config),  # type: ignore[arg-type]
+            plugins=None if sharded else PlainCheckpointIO(),
+        )
+    except (RuntimeError, TypeError, ValueError, MisconfigurationException) as error:
+        asked = f"accelerator={config.accelerator!r}, devices={config.devices!r}, strategy={config.strategy!r}"
+        raise ValueError(f"Lightning cannot work with {asked}: {' '.join(str(error).split())}") from error
 
 
 def pick_accelerator(accelerator: str) -> str:
@@ -19,18 +49,37 @@ def pick_precision(config: TrainConfig) -> str:
 
     A CPU without them emulates bf16, and its convolutions take tens of times as long as in float32.
     """
+    device = pick_accelerator(config.accelerator)
+    if config.precision == "16-mixed" and device == "cpu":
+        return "bf16-mixed"  # what Lightning takes instead, since CPUs have no autocast in float16
     if config.precision != "auto":
         return config.precision
-    device = pick_accelerator(config.accelerator)
     fast = (device == "cuda" and torch.cuda.is_bf16_supported(False)) or (device == "cpu" and _cpu_computes_bf16())
     return "bf16-mixed" if fast else "32-true"
 
 
-def pick_channels_last(config: TrainConfig) -> bool:
-    """Whether images and kernels lie in memory channel by channel within a pixel: faster but on Apple's GPUs."""
-    if config.channels_last != "auto":
-        return config.channels_last == "on"
-    return pick_accelerator(config.accelerator) in ("cuda", "cpu")
+def memory_layout(config: TrainConfig) -> torch.memory_format:
+    """How images and kernels lie in memory: channel by channel within a pixel is faster but on Apple's GPUs."""
+    wanted = config.channels_last == "on"
+    if config.channels_last == "auto":
+        wanted = pick_accelerator(config.accelerator) in ("cuda", "cpu")
+    return torch.channels_last if wanted else torch.contiguous_format
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave the screen to what concerns the user: Lightning's advice is about choices made here on purpose."""
+    names = ("lightning", "lightning.fabric", "lightning.pytorch", "lightning.pytorch.utilities.rank_zero")
+    levels = {name: logging.getLogger(name).level for name in names}
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            for name in names:
+                logging.getLogger(name).setLevel(logging.ERROR)
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _cpu_computes_bf16() -> bool:

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
+from driftvq.training.best_model import is_better
 from driftvq.training.config import MONITORS
-from driftvq.training.keeping import is_better
 
 
 @pytest.mark.parametrize(

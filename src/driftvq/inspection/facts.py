@@ -5,17 +5,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from driftvq.drift_meter import DriftReading
+from driftvq.inspection.verdict import give_verdict
 from driftvq.json_files import read_records
-from driftvq.training.drift import DriftReading
+from driftvq.training.folder import CONFIG_FILE
 from driftvq.training.records import METRICS_FILE
 from driftvq.training.settings import read_settings
-from driftvq.training.verdict import give_verdict
 
 if TYPE_CHECKING:
     from driftvq.data.loader import ImageBatch
     from driftvq.models import VQVAE
 
-CONFIG_FILE = "config.yaml"
 HIGHER_IS_BETTER = ("val/psnr", "val/ssim", "val/usage", "val/perplexity")
 LOWER_IS_BETTER = ("val/loss", "val/lpips", "val/rfid")
 DEFAULT_SIZE = 64
@@ -36,7 +36,7 @@ def inspect_model(
     size = size or int((training_config or {}).get("size") or DEFAULT_SIZE)
     report: dict[str, Any] = {"model": None, "codebook": None, "use": None}
     if model is not None:
-        from driftvq.training.codes import describe_codebook
+        from driftvq.inspection.codebook import describe_codebook
 
         report |= {"model": describe_model(model, size), "codebook": describe_codebook(model)}
         if batches is not None and model.quantizer is not None:
@@ -49,6 +49,7 @@ def inspect_model(
 
 def describe_model(model: "VQVAE", size: int) -> dict[str, Any]:
     """Config, hash, parameters per part and the bits of an image."""
+    from driftvq.inspection.codebook import count_parameters
     from driftvq.models import model_hash
 
     facts: dict[str, Any] = {
@@ -66,21 +67,6 @@ def describe_model(model: "VQVAE", size: int) -> dict[str, Any]:
     return facts | {
         "tokens": {"size": size, "indices": indices, "bits_per_image": bits, "bits_per_pixel": bits / size**2}
     }
-
-
-def count_parameters(model: "VQVAE") -> dict[str, int]:
-    """Numbers that were learned, per part; codes count whether an optimizer moves them or not."""
-    from driftvq.training.codes import code_tensors
-
-    codes = [] if model.quantizer is None else code_tensors(model.quantizer)
-    own = [] if model.quantizer is None else [p for p in model.quantizer.parameters() if all(p is not c for c in codes)]
-    counts = {
-        "encoder": sum(p.numel() for p in model.encoder.parameters()),
-        "quantizer": sum(p.numel() for p in own),
-        "codes": sum(c.numel() for c in codes),
-        "decoder": sum(p.numel() for p in model.decoder.parameters()),
-    }
-    return counts | {"total": sum(counts.values())}
 
 
 def measure_use(model: "VQVAE", batches: "Iterable[ImageBatch]") -> dict[str, Any]:

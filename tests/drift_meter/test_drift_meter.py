@@ -11,7 +11,7 @@ from torch import nn
 from vector_quantize_pytorch import VectorQuantize
 
 from driftvq import EMAVQ, FSQ, LFQ, NSVQ, QUANTIZERS, VQ, GroupedVQ, GumbelVQ, ResidualVQ, TransVQ, make_quantizer
-from driftvq.training.drift import DriftMeter, DriftReading
+from driftvq.drift_meter import DriftMeter, DriftReading
 
 MOVEMENT = [
     "latents_moved",
@@ -429,8 +429,20 @@ def test_a_snapshot_is_a_copy():
     assert reading.codes_moved_unselected > 0
 
 
+def test_a_reading_prints_what_to_look_at_first():
+    toy = Toy()
+    assert "usage" not in str(DriftReading())
+    assert str(DriftReading()) == "nothing to measure yet"
+    toy.meter.measure()
+    toy.latents += 1
+    lines = str(toy.meter.measure()).splitlines()
+    assert re.fullmatch(r"latents moved, in spreads +\d\.\d+", lines[0])
+    assert re.fullmatch(r"other codes follow +0", lines[5])
+    assert len(lines) == 7, "no ages and no recent usage without a quantizer that counts them"
+
+
 def test_the_meter_needs_no_lightning():
-    code = "import sys; from driftvq.training import DriftMeter; sys.exit(int('lightning' in sys.modules))"
+    code = "import sys; from driftvq.drift_meter import DriftMeter; sys.exit(int('lightning' in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

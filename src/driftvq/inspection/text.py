@@ -5,21 +5,20 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from driftvq.drift_meter.reading import WORDS
+
 WIDTH = 80
 BARS = "▁▂▃▄▅▆▇█"
 CHART = 24
-DRIFT_ROWS = {
-    "latents_moved": ("latents moved, in spreads", None),
-    "affine_share": ("of it, affine", 1.0),
-    "cells_changed": ("changed cell", 1.0),
-    "cells_changed_by_latents": ("had the codes stood still", 1.0),
-    "follow_selected": ("selected codes follow", 1.0),
-    "follow_unselected": ("other codes follow", 1.0),
-    "quantization_error": ("quantization error", None),
-    "recent_usage": ("usage, last 100 steps", 1.0),
-    "age_p90": ("age of codes, 90th pct", None),
+SHARES = {
+    "affine_share",
+    "cells_changed",
+    "cells_changed_by_latents",
+    "follow_selected",
+    "follow_unselected",
+    "recent_usage",
 }
-"""What is charted, and the value of the highest bar; None: the highest value."""
+"""Values whose highest bar is 1; that of the others is the highest value."""
 
 
 def sparkline(values: Sequence[float], top: float | None = None, width: int = CHART) -> str:
@@ -118,9 +117,9 @@ def _drift(drift: Mapping[str, Sequence[tuple[int, float]]] | None) -> list[str]
         return []
     steps = [step for series in drift.values() for step, _ in series]
     lines = [f"Drift between readings, steps {min(steps):,} to {max(steps):,}: first → last"]
-    for name, (label, top) in DRIFT_ROWS.items():
+    for name, label in WORDS.items():
         if name in drift:
-            values = [value for _, value in drift[name]]
+            values, top = [value for _, value in drift[name]], 1.0 if name in SHARES else None
             lines.append(
                 f"  {label:<27}{sparkline(values, top):<{CHART + 2}}{_short(values[0])} → {_short(values[-1])}"
             )

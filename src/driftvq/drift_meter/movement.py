@@ -6,8 +6,8 @@ Shape suffixes: n latents of the probe, k codes, d dimensions.
 import torch
 from torch import Tensor
 
+from driftvq.drift_meter.probing import Snapshot
 from driftvq.functional import count_codes, drift_moments, fit_drift, nearest, perplexity, usage
-from driftvq.training.probing import Snapshot
 
 
 def present(now: Snapshot) -> dict[str, float]:

@@ -1,0 +1,123 @@
+"""The log of a run: ``metrics.jsonl``, pictures in ``samples``, and TensorBoard's events."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from driftvq.data.images import write_image
+from driftvq.drift_meter import DriftMeter, DriftReading
+from driftvq.functional import count_codes, perplexity
+from driftvq.quantizers import Quantizer
+from driftvq.training.records import METRICS_FILE, append_record, drop_records_after
+
+if TYPE_CHECKING:
+    from driftvq.training.loop import StepOutput
+
+SAMPLES, COLUMNS = "samples", 8
+
+
+class RunLog:
+    """Writes values as ``{"step": 100, "train/loss": 0.03, …}`` and, if wanted, for TensorBoard.
+
+    A resumed run forgets what was logged after its checkpoint.
+
+    Args:
+        run: the run's folder; None, in other processes than the first, writes nothing.
+        step: the last step that counts.
+        tensorboard: whether to write events.
+    """
+
+    def __init__(self, run: Path | None, step: int = 0, tensorboard: bool = True) -> None:
+        self.latest: dict[str, float] = {}
+        """The last value of everything that was logged."""
+        self._run, self._path = run, None if run is None else run / METRICS_FILE
+        self._events: SummaryWriter | None = None
+        if self._path is not None:
+            if step == 0:
+                self._path.unlink(missing_ok=True)  # of a run that was stopped before its first checkpoint
+            drop_records_after(self._path, step)
+            if tensorboard:
+                self._events = SummaryWriter(str(run), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Log values of a step."""
+        self.latest |= values
+        if self._path is not None:
+            append_record(self._path, step, values)
+        if self._events is not None:
+            for name, value in values.items():
+                if math.isfinite(value):
+                    self._events.add_scalar(name, value, step)
+
+    def write_drift(self, step: int, reading: DriftReading, meter: DriftMeter) -> None:
+        """Log a reading of the drift meter as ``drift/…``, the use and the age of the codes as histograms."""
+        self.write(step, {f"drift/{name}": value for name, value in reading.to_dict().items() if math.isfinite(value)})
+        if self._events is not None and meter.counts is not None and len(meter.counts) > 0:
+            self._events.add_histogram("codes/selected_by_probe", meter.counts.cpu(), step)
+        age = getattr(meter.quantizer, "code_age", None)
+        if self._events is not None and age is not None:
+            self._events.add_histogram("codes/age", age.cpu(), step)
+
+    def write_sample(self, step: int, originals: Tensor, rebuilt: Tensor) -> None:
+        """Show images over their reconstructions, uint8 both: in ``samples/step-00000100.png`` and in TensorBoard."""
+        if self._run is None:
+            return
+        picture = pair_grid(originals, rebuilt)
+        (self._run / SAMPLES).mkdir(exist_ok=True)
+        write_image(self._run / SAMPLES / f"step-{step:08d}.png", picture)
+        if self._events is not None:
+            self._events.add_image("reconstructions", picture, step, dataformats="HWC")
+
+    def flush(self) -> None:
+        """What was logged before a checkpoint is on the disk before the checkpoint is."""
+        if self._events is not None:
+            self._events.flush()
+
+    def close(self) -> None:
+        """Nothing more is coming."""
+        if self._events is not None:
+            self._events.close()
+
+
+def training_values(
+    output: "StepOutput", quantizer: Quantizer | None, discriminator: Tensor | None = None
+) -> dict[str, float]:
+    """What is logged of a training step; reading it waits for the device."""
+    with torch.no_grad():
+        mse = float((output.rebuilt - output.images).square().mean())
+    values = {
+        "train/loss": float(output.loss.detach()),
+        "train/reconstruction": float(output.reconstruction.detach()),
+        "train/quantizer": float(output.quantizer.detach()),
+        "train/psnr": 10 * math.log10(4 / max(mse, 1e-12)),
+    }
+    if discriminator is not None:
+        values["train/discriminator"] = float(discriminator)
+    if quantizer is not None and output.indices is not None:
+        places = output.indices.reshape(-1, max(1, quantizer.indices_per_position)).unbind(1)
+        counts = [count_codes(indices_n, quantizer.codebook_size) for indices_n in places]
+        values["train/usage"] = quantizer.recent_usage()
+        values["train/perplexity"] = sum(float(perplexity(counts_k)) for counts_k in counts) / len(places)
+        values |= {f"quantizer/{name}": value for name, value in quantizer.readings().items()}
+    return values
+
+
+def pair_grid(originals: Tensor, rebuilt: Tensor, columns: int = COLUMNS) -> NDArray[np.uint8]:
+    """One picture ``(h, w, 3)`` of uint8 images ``(b, 3, h, w)``: each row of originals over its reconstructions."""
+    columns = min(columns, len(originals))
+    short = -len(originals) % columns
+    bands = []
+    for start in range(0, len(originals), columns):
+        for images in (originals, rebuilt):
+            row = images[start : start + columns]
+            missing = images.new_full((short if len(row) < columns else 0, *images.shape[1:]), 255)
+            bands.append(torch.cat([*row, *missing], dim=2))
+    picture: NDArray[np.uint8] = torch.cat(bands, dim=1).permute(1, 2, 0).contiguous().numpy()
+    return picture

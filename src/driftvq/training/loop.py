@@ -1,0 +1,240 @@
+"""A training run, to be read from top to bottom: data → model → loss → optimizer → logs → validation → checkpoint.
+
+Lightning Fabric decides where it runs: devices, processes, precision. What happens in a step is written here.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from driftvq.data import ImageBatch, to_float, to_uint8
+from driftvq.drift_meter import DriftMeter
+from driftvq.drift_meter.probing import pending_starts, undisturbed
+from driftvq.models import VQVAE
+from driftvq.training.adversarial import Adversary, make_adversary
+from driftvq.training.averaging import WeightAverage
+from driftvq.training.best_model import BestModel
+from driftvq.training.checkpoints import save_checkpoint
+from driftvq.training.codebook_start import start_codebook_
+from driftvq.training.config import TrainConfig
+from driftvq.training.images import RunImages
+from driftvq.training.logs import RunLog, training_values
+from driftvq.training.losses import ReconstructionLoss, make_reconstruction_loss
+from driftvq.training.machine import memory_layout, pick_precision
+from driftvq.training.processes import all_processes, any_process, whole_weights
+from driftvq.training.progress import LiveProgress
+from driftvq.training.random_state import random_state, seed_all, set_random_state
+from driftvq.training.skipped import SkippedImages
+from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, StopSignals
+from driftvq.training.validation import ValidationSums
+
+Say = Callable[[str], None]
+SAMPLES = 16
+"""Validation images whose reconstructions are shown, and that the drift meter looks at."""
+
+
+class StepOutput(NamedTuple):
+    """What a forward pass gives: losses, images in [-1, 1] and their reconstructions, and the selected codes."""
+
+    loss: Tensor
+    reconstruction: Tensor
+    quantizer: Tensor
+    images: Tensor
+    rebuilt: Tensor
+    indices: Tensor | None
+
+
+class Objective(nn.Module):
+    """``loss = reconstruction + quantizer's loss [+ adversarial term]``, in one module with the model.
+
+    So the forward pass that a strategy wraps and a precision applies to ends with the loss. It takes pixels, which no
+    precision can round.
+    """
+
+    def __init__(
+        self, model: VQVAE, config: TrainConfig, reconstruction: ReconstructionLoss, adversary: Adversary | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.layout = model, memory_layout(config)
+        # In a tuple they are not part of the module: no strategy shards them and no precision converts them.
+        self.judges = reconstruction, adversary
+
+    def inputs(self, pixels: Tensor) -> Tensor:
+        """Pixels as the model takes them."""
+        return to_float(pixels).contiguous(memory_format=self.layout)
+
+    def forward(self, pixels: Tensor, adversarial: bool = False) -> StepOutput:
+        """The loss of uint8 images ``b 3 h w``."""
+        reconstruction_loss, adversary = self.judges
+        images = self.inputs(pixels)
+        output = self.model(images)
+        rebuilt = output.images.to(torch.promote_types(output.images.dtype, torch.float32))
+        reconstruction = reconstruction_loss(rebuilt, images.to(rebuilt.dtype))
+        loss = reconstruction + output.loss
+        if adversarial and adversary is not None:
+            last_weight = [p for name, p in self.model.decoder.named_parameters() if name.endswith("weight")][-1]
+            loss = loss + adversary.generator_loss(rebuilt, reconstruction, last_weight)
+        return StepOutput(loss, reconstruction, output.loss, images, rebuilt, output.indices)
+
+
+class TrainingLoop:
+    """A run in one process, its parts in the order in which a step meets them."""
+
+    def __init__(
+        self, config: TrainConfig, run: Path, steps: int, images: RunImages, model: VQVAE, fabric: Fabric, say: Say
+    ) -> None:
+        self.config, self.run, self.steps, self.fabric, self.say = config, run, steps, fabric, say
+        self.step, self.images, self.model = 0, images, model
+        images.rank, images.world_size = fabric.global_rank, fabric.world_size
+        model.to(memory_format=memory_layout(config))  # type: ignore[call-overload]
+        self.adversary = make_adversary(config, fabric.device)
+        reconstruction = make_reconstruction_loss(config).to(fabric.device)
+        self.network = fabric.setup_module(Objective(model, config, reconstruction, self.adversary))
+        parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        # A fused optimizer undoes the scaling of float16 by itself, too late for clipping.
+        fused = pick_precision(config) != "16-mixed"
+        adam = torch.optim.Adam(parameters, lr=config.learning_rate, betas=config.betas, fused=fused)
+        self.optimizer: Any = fabric.setup_optimizers(adam)
+        self.average = WeightAverage(model, config.weight_ema) if config.weight_ema > 0 else None
+        self.evaluated = model if self.average is None else self.average.module
+        self.validation = Objective(self.evaluated, config, reconstruction)
+        self.samples = images.first_val_images(SAMPLES).images
+        probe = to_float(self.samples).to(fabric.device)
+        self.meter = DriftMeter(model.latents, model.quantizer, probe, channel_first=True)
+        self.guard = FiniteGuard(run, model)
+        self.skipped, self.best = SkippedImages(run), BestModel(run, config)
+
+    @property
+    def finished(self) -> bool:
+        """Whether no step is left to take."""
+        return self.step >= self.steps or self.best.patience_is_over
+
+    def run_from(self, checkpoint: Path | None) -> None:
+        """Train from a checkpoint, or from the beginning, to the last step."""
+        self.start() if checkpoint is None else self.load(checkpoint)
+        if self.finished:
+            self.say(f"{self.run} is already at step {self.step} of {self.steps}: nothing to do")
+            return
+        first = self.fabric.global_rank == 0
+        self.log = RunLog(self.run if first else None, self.step, self.config.tensorboard)
+        self.progress = LiveProgress(self.step, self.steps, first)
+        batches = self.images.train_batches(self.step * self.config.accumulate)
+        with closing(self.log), closing(self.progress), batches, StopSignals() as signals:
+            stream = iter(batches)
+            if self.step == 0:
+                self.measure_drift()
+            while not self.finished:
+                self.train_step(stream)
+                self.measure_drift()
+                if self.step % self.config.val_every == 0 or self.step == self.steps:
+                    self.validate()
+                self.progress.show(self.step, self.log.latest, last=self.finished)
+                self.keep(any_process(signals.requested, self.fabric.device))
+            self.stop_if(any_process(signals.requested, self.fabric.device))  # asked for during the last checkpoint
+
+    def start(self) -> None:
+        """Give the codebook its start; from here on random numbers depend on the seed and the step alone."""
+        if self.config.kmeans_batches > 0 and pending_starts(self.model.quantizer):
+            batches = self.images.start_batches()
+            inputs = (self.validation.inputs(self.fabric.to_device(batch.images)) for batch in batches)
+            with batches, whole_weights(self.network), self.fabric.autocast():
+                self.say(start_codebook_(self.model, inputs, self.config.kmeans_batches))
+        seed_all(self.config.seed + self.fabric.global_rank)
+
+    def train_step(self, batches: Iterator[ImageBatch]) -> None:
+        """One step of the optimizer, on ``accumulate`` batches."""
+        config, self.step = self.config, self.step + 1
+        adversary = self.adversary if self.adversary is not None and self.adversary.active(self.step) else None
+        for left in reversed(range(config.accumulate)):
+            batch = next(batches)
+            self.skipped.add(batch.skipped)
+            with self.guard.at(self.step, batch.names), self.fabric.no_backward_sync(self.network, enabled=left > 0):
+                output: StepOutput = self.network(self.fabric.to_device(batch.images), adversary is not None)
+                self.guard.check("loss", output.loss)
+                self.fabric.backward(output.loss / config.accumulate)
+        if config.clip > 0:
+            self.fabric.clip_gradients(self.network, self.optimizer, max_norm=config.clip, error_if_nonfinite=False)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        discriminator = None if adversary is None else adversary.learn_(output.images, output.rebuilt)
+        if self.step % config.log_every == 0:
+            self.log.write(self.step, training_values(output, self.model.quantizer, discriminator))
+
+    def measure_drift(self) -> None:
+        """Every so often, and before the first step: how far the latents moved, and how the codes followed."""
+        if self.config.probe_every == 0 or self.step % self.config.probe_every or self.model.quantizer is None:
+            return
+        with whole_weights(self.network):
+            reading = self.meter.measure()
+        self.log.write_drift(self.step, reading, self.meter)
+
+    def validate(self) -> None:
+        """Measure the model on images that it is not trained on; keep it if it is the best so far."""
+        sums = ValidationSums(self.model.quantizer, self.fabric.device)
+        with whole_weights(self.network), undisturbed([self.evaluated]), self.images.val_batches() as batches:
+            for batch in batches:
+                self.skipped.add(batch.skipped)
+                pixels = self.fabric.to_device(batch.images)
+                with self.fabric.autocast():
+                    output = self.validation(pixels)
+                sums.update(pixels, output.rebuilt, output.indices, output.loss)
+            rebuilt = self.evaluated.reconstruct(to_float(self.samples).to(self.fabric.device))
+            values = sums.result()
+            self.log.write(self.step, values)
+            self.log.write_sample(self.step, self.samples, to_uint8(rebuilt).cpu())
+            if self.best.judge(self.step, values) and self.fabric.global_rank == 0:
+                self.best.save(self.evaluated)
+        if self.best.patience_is_over:
+            self.say(f"early stop: {self.best.waited} validations without a better {self.config.monitor}")
+
+    def keep(self, stop: bool) -> None:
+        """Every so often, at the end, and when asked to stop: write what a resumed run goes on from."""
+        if not (stop or self.finished or self.step % self.config.checkpoint_every == 0):
+            return
+        self.guard.check_weights(self.model)
+        self.log.flush()
+        state = {
+            "model": self.network,
+            "optimizer": self.optimizer,
+            "step": self.step,
+            "random": all_processes(random_state()),
+        }
+        state["parts"] = {name: part.state_dict() for name, part in self.parts().items()}
+        save_checkpoint(self.fabric, self.run, self.step, state)
+        self.stop_if(stop)
+
+    def parts(self) -> dict[str, Any]:
+        """What has a state beside the model and its optimizer."""
+        scaler = self.fabric.strategy.precision
+        parts = {
+            "scaler": scaler,
+            "adversary": self.adversary,
+            "average": self.average,
+            "meter": self.meter,
+            "best": self.best,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def load(self, checkpoint: Path) -> None:
+        """Go on from a checkpoint."""
+        state = {"model": self.network, "optimizer": self.optimizer}
+        rest = self.fabric.load(checkpoint, state, weights_only=True)
+        self.step = rest["step"]
+        for name, part in self.parts().items():
+            part.load_state_dict(rest["parts"][name])
+        if self.fabric.global_rank < len(rest["random"]):
+            set_random_state(rest["random"][self.fabric.global_rank])
+        else:  # more processes than before
+            seed_all(self.config.seed + self.fabric.global_rank + self.step)
+
+    def stop_if(self, asked: bool) -> None:
+        """End the run, whose latest step is saved, because somebody asked for it."""
+        if asked:
+            raise InterruptedTrainingError(self.step, self.run)
