@@ -26,7 +26,7 @@ from driftvq.training.config import TrainConfig
 
 STRIP = 8
 """Images whose reconstructions are shown."""
-PER_CELL = ("quantizer", "preset", "quantizer_options", "seed", "out")
+PER_CELL = ("quantizer", "quantizer_options", "seed", "out")
 
 
 def find_folder(request: Request, out: Path | None, resume: bool) -> Path:

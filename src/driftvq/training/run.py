@@ -85,7 +85,7 @@ def describe(config: TrainConfig, images: RunImages, model: VQVAE, fabric: Fabri
     layout = "" if memory_layout(config) == torch.contiguous_format else ", channels last"
     return (
         f"{data}: {len(images.train_source):,} images to train on, {len(images.val_source):,} held out, "
-        f"{config.size} px · {config.network} network, {parameters:,} parameters · {codes}{preset} · "
+        f"{config.size} px · {config.network} network, {parameters:,} parameters · {codes} · "
         f"{device}{processes}, {pick_precision(config)}{layout} · {steps:,} steps → {run}"
     )
 
