@@ -72,6 +72,23 @@ def apart(step: int) -> Tensor:
 
 
 @every_form
+@pytest.mark.parametrize("latents", [20, 200])
+def test_masked_latents_do_not_count_in_the_gradient_of_the_network(transform: str, latents: int) -> None:
+    gradients = []
+    mask = torch.arange(latents) % 3 > 0
+    for masked in (True, False):
+        torch.manual_seed(0)
+        vq = TransVQ(dim=4, codebook_size=32, transform=transform, width=16).double()
+        train(vq, [cloud(200, seed=step).double() + 0.1 * step for step in range(6)])
+        vq.zero_grad()
+        z = cloud(latents, seed=9).double() + 0.6
+        vq(z, mask).loss.backward() if masked else vq(z[mask]).loss.backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in vq.parameters()]))
+    assert gradients[1].abs().max() > 1e-6
+    torch.testing.assert_close(*gradients)
+
+
+@every_form
 @pytest.mark.parametrize("lr", [5e-4, 5e-3])
 def test_an_encoder_of_few_dimensions_does_not_run_away(transform: str, lr: float) -> None:
     torch.manual_seed(0)
@@ -137,3 +154,21 @@ def test_evaluation_needs_no_network() -> None:
 def test_refuses_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TransVQ(dim=6, codebook_size=32, **options)
+
+
+@pytest.mark.parametrize("grown", [1.0, 3.0])
+def test_the_loss_judges_the_field_in_the_units_it_was_fitted_in(grown: float) -> None:
+    """The field counts in spreads of the codes of its step, which may differ from those of the next."""
+    torch.manual_seed(0)
+    vq = TransVQ(dim=4, codebook_size=32, transform="mlp", width=16, commitment_weight=0.0).double()
+    train(vq, [cloud(200, seed=step).double() + 0.3 * step for step in range(8)])
+    drift = vq.book.parts["drift"]
+    drift.gain.fill_(0.3)  # followed in full, a field is not judged
+    vq.book.codes.mul_(grown)
+    codes, z = vq.codebook.clone(), grown * cloud(20, seed=9).double() + 2
+    spread = (codes - codes.mean(dim=0)).square().mean().sqrt()
+    winners = (z[:, None] - codes).square().sum(dim=2).argmin(dim=1)
+    features = drift.features((codes - codes.mean(dim=0)) / spread)[winners]
+    length = drift.spread * features @ drift.field
+    missed = z - codes[winners] + drift.gain * length - length
+    assert vq.train()(z).loss.item() == pytest.approx(missed.square().mean().item(), rel=1e-6)

@@ -157,7 +157,7 @@ def test_logs_and_files_of_a_run(small):
     names = {name for record in records(result.run) for name in record}
     assert {f"train/{x}" for x in ("loss", "reconstruction", "quantizer", "psnr", "usage", "perplexity")} <= names
     assert {f"val/{x}" for x in ("loss", "psnr", "ssim", "usage", "perplexity")} <= names
-    assert {"drift/latents_moved", "quantizer/shift_followed", "quantizer/relocated"} <= names
+    assert {"drift/latents_moved", "quantizer/drift_followed", "quantizer/relocated"} <= names
     for record in records(result.run):
         if "train/loss" in record:
             total = record["train/reconstruction"] + record["train/quantizer"]

@@ -144,6 +144,7 @@ class CodebookQuantizer(Quantizer):
             raise ValueError(f"new_size must be at least the present {self.codebook_size} codes, got {new_size}")
         if not self.start.done:
             raise ValueError("a codebook can grow once its k-means start is finished: train a few steps first")
+        self.book.check_growth()
 
     def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         if self.training and not self._frozen and self.start.waits():

@@ -76,7 +76,7 @@ class NumpyDrift:
     def _confirmed(self, before_nd: Array, away_nd: Array, distance: float, kept: float) -> float:
         """How much of the field before this one the batch confirms; what was applied counts as confirmed."""
         square = np.square(before_nd).sum()
-        product = (before_nd * away_nd).sum() + self.gain * square
+        product = (before_nd * away_nd).sum() + constants.CREDIT * self.gain * square
         unit = max(distance, square)
         self.square = kept * self.square + (1 - kept) * square / unit
         self.product = kept * self.product + (1 - kept) * product / unit

@@ -109,7 +109,7 @@ def test_a_translation_is_tracked_by_batches_smaller_than_a_fit_needs() -> None:
         for step in range(300):
             vq(torch.randn(4, 16, generator=generator) + 0.02 * step)
         behind[len(parts)] = (vq.codebook.mean(dim=0) - 0.02 * 300).square().mean().sqrt().item()
-    assert max(behind[1], behind[3]) < 0.4
+    assert max(behind[1], behind[3]) < 0.5
     assert behind[2] > 1
 
 
@@ -117,7 +117,8 @@ def seen_by(count: int) -> Seen:
     generator = torch.Generator().manual_seed(3)
     standard, away = (torch.randn(size, DIM, generator=generator, dtype=torch.float64) for size in (CODES, count))
     weight = (torch.rand(count, generator=generator) < 0.7).double()
-    return Seen(standard, torch.randint(CODES, (count,), generator=generator), away, weight)
+    winners = torch.randint(CODES, (count,), generator=generator)
+    return Seen(standard, winners, away, weight, spread=torch.tensor(1.0, dtype=torch.float64))
 
 
 def trained_drift() -> Drift:
@@ -132,7 +133,7 @@ def trained_drift() -> Drift:
 def test_the_loss_and_its_gradient_agree_with_numpy_and_finite_differences(count: int) -> None:
     """The loss is the error of the field's prediction of where the latents went, which is not differentiated.
 
-    Where there are more latents than codes it is that of the means of the codes' latents, with the same gradient.
+    With fewer latents than codes, and with more, where the codes with the means of their latents stand for them.
     """
     drift, seen = trained_drift(), seen_by(count)
     layer = drift.features.network.linear
@@ -140,7 +141,6 @@ def test_the_loss_and_its_gradient_agree_with_numpy_and_finite_differences(count
     kept = seen.weight.numpy() > 0
     field, win = drift.field.numpy(), seen.winners.numpy()[kept]
     away, codes_nd = seen.away.numpy()[kept], seen.standard.numpy()[win]
-    means = np.stack([away[win == k].mean(axis=0) for k in win]) if count > CODES else away
     went = away + 0.6 * with_tanh(codes_nd, weight, bias) @ field
 
     def loss(weight: Array, bias: Array) -> float:
@@ -148,7 +148,7 @@ def test_the_loss_and_its_gradient_agree_with_numpy_and_finite_differences(count
 
     found = drift.loss(seen)
     found.backward()
-    assert found.item() == pytest.approx(loss(weight, bias) - np.square(away - means).mean())
+    assert found.item() == pytest.approx(loss(weight, bias))
     for values, gradient in ((weight, layer.weight.grad), (bias, layer.bias.grad)):
         expected = np.zeros_like(values)
         for place in np.ndindex(values.shape):

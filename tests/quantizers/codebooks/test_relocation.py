@@ -11,13 +11,12 @@ from driftvq.quantizers.codebooks.relocation import LOST_SHARE, RELOCATED_SHARE,
 def batch(latents: Tensor, away: Tensor, memory: Tensor, weight: Tensor | None = None, step: int = 0) -> Batch:
     count, codes = len(latents), len(memory)
     weight = torch.ones(count) if weight is None else weight
-    seen = Seen(torch.zeros(codes, latents.shape[1]), torch.zeros(count, dtype=torch.int64), away, weight)
-    one = torch.tensor(1.0)
+    one, nobody = torch.tensor(1.0), torch.zeros(count, dtype=torch.int64)
+    seen = Seen(torch.zeros(codes, latents.shape[1]), nobody, away, weight, spread=one)
     return Batch(
         seen,
         latents,
         torch.tensor(step),
-        spread=one,
         total=one,
         reach=one,
         counts=torch.zeros(codes),

@@ -192,8 +192,8 @@ class TransVQToyLearner(QuantizerLearner):
 
     def __init__(self, codebook: Array, lr: float = ADAM_LR) -> None:
         quantizer = TransVQPaper(dim=2, codebook_size=len(codebook), transform="mlp", width=32, residual=True)
-        quantizer.set_codebook_(torch.from_numpy(codebook))
         super().__init__(quantizer, lr)
+        quantizer.set_codebook_(torch.from_numpy(codebook))
 
 
 MakeLearner = Callable[[Array], Learner]

@@ -80,6 +80,9 @@ class Codebook(nn.Module):
         """How much each code is in use ``(k,)``, of any scale; None: unknown."""
         return None
 
+    def check_growth(self) -> None:
+        """Refuse to grow where new codes would change the others."""
+
     def grown_(self) -> None:
         """Bring in line what depends on the number of codes."""
 

@@ -13,11 +13,15 @@ from driftvq.quantizers.codebooks.features import AffineFeatures
 from driftvq.quantizers.codebooks.parts import Batch, Part, Seen
 from driftvq.quantizers.codebooks.winners import winner_sums
 
-MEMORY = 3.0
+MEMORY = 1.0
 """Latents per feature that a fit remembers."""
 
-PERSISTENCE = 8.0
+PERSISTENCE = 24.0
 """How many times as long the velocity is remembered."""
+
+CREDIT = 0.7
+"""How much of what was applied counts as confirmed. Where codes lie close, latents go over to other codes and do not
+show that theirs moved in vain; with less than all of it, a drift that nothing else confirms fades."""
 
 LEAST_KEPT = 0.9
 """How much of the evidence for a drift is kept at least when another batch has judged it."""
@@ -86,8 +90,8 @@ class Drift(Part):
         return self.features(seen.standard), sums_kd / counts_k.clamp(min=1)[:, None], counts_k
 
     def forward(self, codes_kd: Tensor, batch: Batch) -> Tensor:
-        (moments,), tiny = batch.shared, torch.finfo(batch.spread.dtype).tiny
-        self._rescale_(batch.spread)
+        (moments,), tiny = batch.shared, torch.finfo(batch.shared[0].dtype).tiny
+        self._rescale_(batch.seen.spread)
         kept = torch.exp(-batch.total / (MEMORY * self.features.count))
         # Sums over the latents become shares of their squared distance from their codes.
         unit = (batch.total * batch.reach.square()).clamp(min=tiny)
@@ -100,20 +104,23 @@ class Drift(Part):
         share = confirmed * length.clamp(max=1) * until_selected.square()
         gain = confirmed * (share / FOLLOWED_SHARE).clamp(max=1) * (batch.total > 0)
         self._remember_(remembered, field_pd, gain, kept)
-        return codes_kd + batch.spread * self.features.moved(batch.seen.standard, gain * field_pd)
+        return codes_kd + batch.seen.spread * self.features.moved(batch.seen.standard, gain * field_pd)
 
     def _rescale_(self, spread: Tensor) -> None:
         """Express what is remembered of displacements in the present spread."""
-        ratio = torch.where(self.spread > 0, self.spread / spread, 1).to(self.spread)
+        ratio = self._ratio(spread)
         self.moments[:, self.features.count :] *= ratio
         self.velocity.mul_(ratio)
         self.field.mul_(ratio)
         self.spread.copy_(spread)
 
+    def _ratio(self, spread: Tensor) -> Tensor:
+        return torch.where(self.spread > 0, self.spread / spread, 1).to(self.spread)
+
     def _confirmed(self, moments: Tensor, unit: Tensor, kept: Tensor) -> Tensor:
-        """Judge the field before this one, of which the share that was applied counts as confirmed."""
+        """Judge the field before this one by what these latents show of it."""
         square, left = field_agreement(self.field.to(moments), moments)
-        found = (torch.stack([square, left + self.gain * square]) / unit.maximum(square)).to(self.evidence)
+        found = (torch.stack([square, left + CREDIT * self.gain * square]) / unit.maximum(square)).to(self.evidence)
         self.evidence.lerp_(found, 1 - kept.clamp(min=LEAST_KEPT))
         tiny = torch.finfo(self.evidence.dtype).tiny
         return (self.evidence[1] / self.evidence[0].clamp(min=tiny)).clamp(min=0, max=1).to(moments)
@@ -131,7 +138,7 @@ class Drift(Part):
     def loss(self, seen: Seen) -> Tensor:
         """How far the field misses what the latents did since: the embedding loss of ``c + f(c) (W + V)``."""
         features_np, away_nd, weight_n = self._observed(seen)
-        field_pd = self.field.to(away_nd, copy=True)  # the step moves on before the backward pass
+        field_pd = (self.field * self._ratio(seen.spread)).to(away_nd)
         went_nd = away_nd + features_np.detach() @ (self.gain * field_pd)
         within = _mean_square(seen.away, seen.weight) - _mean_square(away_nd, weight_n)
         return _mean_square(went_nd - features_np @ field_pd, weight_n) + within

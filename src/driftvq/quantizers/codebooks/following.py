@@ -89,15 +89,15 @@ class FollowingCodes(Codebook):
             return winners_n, z_nd.new_zeros(())
         with torch.no_grad():
             weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
-            seen, spread = self._look(z_nd.detach(), winners_n, weight_n)
+            seen = self._look(z_nd.detach(), winners_n, weight_n)
         error = torch.stack([part.loss(seen) for part in trained]).sum()
-        return winners_n, _scale_free(error, spread, seen.away)
+        return winners_n, _scale_free(error, seen)
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> None:
         codes_kd, parts = self.codes.to(lesson.latents), self._parts()
-        seen, spread = self._look(lesson.latents, lesson.winners, lesson.weight)
-        latents_nd = F.embedding(seen.winners, codes_kd) + spread * seen.away
+        seen = self._look(lesson.latents, lesson.winners, lesson.weight)
+        latents_nd = F.embedding(seen.winners, codes_kd) + seen.spread * seen.away
         squares_n = seen.away.square().sum(dim=1) * seen.weight
         sums = [part.sums(seen) for part in parts]
         counts_k, sums_kd, square, *joined = sum_over_processes(
@@ -106,14 +106,14 @@ class FollowingCodes(Codebook):
         total = counts_k.sum()
         self._remember_(counts_k, total)
         self.reach.copy_(torch.where(total > 0, (square / total.clamp(min=1)).sqrt(), self.reach))
-        batch = Batch(seen, latents_nd, lesson.step, spread, total, self.reach, counts_k, sums_kd, self.memory)
+        batch = Batch(seen, latents_nd, lesson.step, total, self.reach, counts_k, sums_kd, self.memory)
         for part, own in zip(parts, sums, strict=True):
             shared, joined = tuple(joined[: len(own)]), joined[len(own) :]
             codes_kd = part(codes_kd, replace(batch, shared=shared))
         self.codes.copy_(torch.where(codes_kd.isfinite().all(), codes_kd, self.codes.to(codes_kd)))
 
-    def _look(self, z_nd: Tensor, winners_n: Tensor, weight_n: Tensor) -> tuple[Seen, Tensor]:
-        """The latents beside their codes, and the spread of the codes."""
+    def _look(self, z_nd: Tensor, winners_n: Tensor, weight_n: Tensor) -> Seen:
+        """The latents beside their codes."""
         codes_kd = self.codes.detach().to(z_nd)
         origin_d = codes_kd.mean(dim=0)
         spread = root_mean_square(codes_kd - origin_d)
@@ -121,8 +121,7 @@ class FollowingCodes(Codebook):
         length_n = away_nd.norm(dim=1).clamp(min=torch.finfo(z_nd.dtype).tiny)
         allowed = torch.where(self.reach > 0, OUTLIER * self.reach, torch.finfo(z_nd.dtype).max).to(z_nd)
         near_n = (allowed / length_n).clamp(max=1)
-        seen = Seen((codes_kd - origin_d) / spread, winners_n, away_nd * near_n[:, None], weight_n)
-        return seen, spread
+        return Seen((codes_kd - origin_d) / spread, winners_n, away_nd * near_n[:, None], weight_n, spread)
 
     def _remember_(self, counts_k: Tensor, total: Tensor) -> None:
         """Let the codes' memories fade by this batch, and take it in."""
@@ -173,9 +172,10 @@ def root_mean_square(x_kd: Tensor) -> Tensor:
     return torch.where(largest > 0, (x_kd / unit).square().mean().sqrt() * unit, 1)
 
 
-def _scale_free(error: Tensor, spread: Tensor, away_nd: Tensor) -> Tensor:
+def _scale_free(error: Tensor, seen: Seen) -> Tensor:
     """``s² · error`` with the gradient of ``error / mean away²``, which is the same for latents of any scale."""
-    level = away_nd.square().mean() if away_nd.numel() else away_nd.new_ones(())
-    level = level.clamp(min=torch.finfo(level.dtype).tiny ** 0.5)
+    squares_n = seen.away.square().mean(dim=1) * seen.weight
+    square, total = sum_over_processes(squares_n.sum(), seen.weight.sum())
+    level = (square / total.clamp(min=1)).clamp(min=torch.finfo(square.dtype).tiny ** 0.5)
     value = error.detach()
-    return value * spread.square() + (error - value) / level
+    return value * seen.spread.square() + (error - value) / level

@@ -3,13 +3,9 @@
 Shape suffixes: k codes, d dimensions of a code, w width of the network.
 """
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from driftvq.quantizers.codebooks.growth import Rule, copied
 
 
 class LinearAttention(nn.Module):
@@ -103,18 +99,12 @@ class CodeTransformer(CodeTokens):
         return moved_kd
 
 
-class CodeVectors(nn.Embedding):
-    """A learned vector per code."""
-
-    rows_per_code: ClassVar[dict[str, Rule]] = {"weight": copied}
-
-
 class PublishedTransformer(CodeTransformer):
     """The authors' published P_φ: :class:`CodeTransformer` with a learned vector per code, drawn from N(0, 1)."""
 
     def __init__(self, codebook_size: int, dim: int, width: int, mlp_ratio: float) -> None:
         super().__init__(dim, width, mlp_ratio)
-        self.pos_emb = CodeVectors(codebook_size, width)
+        self.pos_emb = nn.Embedding(codebook_size, width)
 
     def embedded(self, codes_kd: Tensor) -> Tensor:
         return super().embedded(codes_kd) + self.pos_emb.weight

@@ -17,12 +17,14 @@ class Seen(NamedTuple):
         winners: the latents' codes ``(n,)``.
         away: how far the latents lie from them, outliers brought near ``(n, d)``.
         weight: 1 where a latent counts, else 0 ``(n,)``.
+        spread: root mean square deviation of the codes from their mean.
     """
 
     standard: Tensor
     winners: Tensor
     away: Tensor
     weight: Tensor
+    spread: Tensor
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,6 @@ class Batch:
         seen: this process's latents.
         latents: the same, in their own units ``(n, d)``.
         step: number of the training step.
-        spread: root mean square deviation of the codes from their mean.
         total: latents that count.
         reach: root mean square distance of the latents from their codes, in spreads.
         counts, sums: of the latents that selected each code: ``(k,)`` and ``(k, d)``.
@@ -44,7 +45,6 @@ class Batch:
     seen: Seen
     latents: Tensor
     step: Tensor
-    spread: Tensor
     total: Tensor
     reach: Tensor
     counts: Tensor

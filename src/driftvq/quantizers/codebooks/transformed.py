@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from driftvq.quantizers.codebooks.base import Codebook
 from driftvq.quantizers.codebooks.growth import Rule, between
+from driftvq.quantizers.codebooks.networks import CodeTokens
 
 
 class TransformedCodes(Codebook):
@@ -62,6 +63,10 @@ class TransformedCodes(Codebook):
         """Evaluation after training sees the trained codes: what was kept is dropped."""
         self._kept = None
         return super().train(mode)
+
+    def check_growth(self) -> None:
+        if any(isinstance(module, CodeTokens) for module in self.transform.modules()):
+            raise ValueError("codes that a network mixes with each other cannot grow: new ones would change the others")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}
