@@ -46,7 +46,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "residual_vq": [
         {"shared_codebook": True},
         {"quantizer_dropout": True},
-        {"quantizer": "trans_vq", "codebook_dim": 6},
+        {"quantizer": "trans_vq", "codebook_dim": 6, "num_quantizers": 2},
         {"quantizer": "ema_vq"},
     ],
     "grouped_vq": [{"shared_codebook": True}, {"groups": 3, "quantizer": "factorized_vq"}, {"codebook_dim": 6}],

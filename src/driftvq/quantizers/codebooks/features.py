@@ -58,7 +58,9 @@ class NetworkFeatures(AffineFeatures):
         return tuple(f"network.{name}" for name in self.network.state_dict())
 
     def forward(self, codes_kd: Tensor) -> Tensor:
-        return torch.cat([super().forward(codes_kd), self.network(codes_kd) * self.width**-0.5], dim=1)
+        own = next(self.network.parameters()).dtype
+        h_kw = self.network(codes_kd.to(own)).to(codes_kd.dtype)
+        return torch.cat([super().forward(codes_kd), h_kw * self.width**-0.5], dim=1)
 
     def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
         return self.forward(codes_kd)[winners_n] if self.together else super().of(codes_kd, winners_n)
