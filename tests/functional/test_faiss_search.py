@@ -18,6 +18,7 @@ SETTINGS = (3, 12345)
 def faiss():
     """faiss with settings of the user's own, which are put back after the test."""
     module = pytest.importorskip("faiss")
+    nearest(randn(4, 3), randn(5, 3))  # torch sets the number of threads itself when it first computes
     before = get_settings(module)
     set_settings(module, *SETTINGS)
     yield module
