@@ -22,10 +22,11 @@ class TransVQ(CodebookQuantizer):
 
     P_φ has the residual path of the paper's network, its body h_φ, and a last layer W + V that is *solved*, on
     remembered moments, instead of trained by small steps: so it follows the encoder from the first steps on
-    (:class:`driftvq.quantizers.codebooks.drift.Drift`). Without h_φ this is :class:`driftvq.quantizers.ns_vq.NSVQ`;
-    with it, codes that lie apart can move apart. φ itself is trained by the embedding loss of the moved codes,
-    ``mse(sg z, P_φ(c))``, whose gradient does not depend on the scale of the latents. Then winners and lost codes move
-    as in NSVQ. In evaluation the codebook is what the latest step left: look-up needs no network.
+    (:class:`driftvq.quantizers.codebooks.drift.Drift`). Without h_φ the field is that of
+    :class:`driftvq.quantizers.ns_vq.NSVQ`; with it, codes that lie apart can move apart. φ itself is trained by the
+    embedding loss of the moved codes, ``mse(sg z, P_φ(c))``, whose gradient does not depend on the scale of the
+    latents. Then winners and lost codes move as in NSVQ. In evaluation the codebook is what the latest step left:
+    look-up needs no network.
 
     The literal form of the paper is :class:`driftvq.quantizers.trans_vq_paper.TransVQPaper`.
 

@@ -38,9 +38,10 @@ class Drift(Part):
       moments are remembered over batches, counted in latents, so that a batch of any size contributes; what was applied
       is taken out of the memory.
     - V is the velocity, a longer mean of what was applied: latents that drifted will drift on.
-    - g is how much of the field the *next* batches confirmed, ``Σ u·Δ / Σ |u|²`` between 0 and 1; and less where the
-      drift is short beside the distance of the latents from their codes, counted until a code is selected again: no
-      code gets lost to such a drift, and codes that stay where they are hold the encoder in place.
+    - g is how much of the field u the *next* batches confirmed, ``Σ u·(Δ + 0.7 g u) / Σ |u|²`` between 0 and 1, where Δ
+      is what is left of it and g u was applied; and less where the drift is short beside the distance of the latents
+      from their codes, counted until a code is selected again: no code gets lost to such a drift, and codes that stay
+      where they are hold the encoder in place.
 
     s is the spread of the codes, so nothing depends on the scale of the latents.
 

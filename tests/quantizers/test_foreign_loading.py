@@ -1,0 +1,41 @@
+"""Loaders of other libraries write tensors in place, without telling the module."""
+
+import pytest
+import torch
+
+from driftvq import Quantizer, make_quantizer
+
+
+def trained(name: str) -> Quantizer:
+    torch.manual_seed(0)
+    vq = make_quantizer(name, dim=12, codebook_size=64)
+    for seed in range(6):
+        vq(torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(seed)))
+    return vq
+
+
+@pytest.mark.parametrize("name", ["ns_vq", "trans_vq", "trans_vq_paper", "ns_vq_paper", "residual_vq", "grouped_vq"])
+def test_a_codebook_written_in_place_is_not_started_again(name: str) -> None:
+    vq, twin = trained(name), make_quantizer(name, dim=12, codebook_size=64)
+    tensors = dict(twin.named_parameters()) | dict(twin.named_buffers())
+    with torch.no_grad():
+        for key, tensor in vq.state_dict().items():
+            tensors[key].copy_(tensor)
+    x = torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(9))
+    assert torch.equal(twin(x).indices, vq(x).indices)
+    assert torch.equal(twin.codebook, vq.codebook)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("name", ["ns_vq", "trans_vq", "ema_vq", "vq", "sim_vq"])
+def test_modules_of_another_precision_train(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    vq = make_quantizer(name, dim=12, codebook_size=64).to(dtype)
+    for seed in range(6):
+        x = torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(seed)).to(dtype).requires_grad_()
+        quantized, _, loss = vq(x)
+        (quantized.float().square().mean() + loss.float()).backward()
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+    assert all(tensor.isfinite().all() for tensor in vq.state_dict().values() if tensor.is_floating_point())
+    assert quantized.dtype == dtype
