@@ -72,6 +72,7 @@ def test_settings_are_restored_after_searches_that_overlap(faiss, monkeypatch):
         return knn(*args)
 
     def search_once():
+        randn(600, 600) @ randn(600, 600)  # torch sets the number of threads of a thread when it first computes there
         threads = faiss.omp_get_max_threads()
         nearest(randn(4, 3), randn(5, 3))
         seen[threading.current_thread().name, "restored"] = faiss.omp_get_max_threads() == threads
