@@ -18,7 +18,7 @@ SETTINGS = (3, 12345)
 def faiss():
     """faiss with settings of the user's own, which are put back after the test."""
     module = pytest.importorskip("faiss")
-    nearest(randn(4, 3), randn(5, 3))  # torch sets the number of threads itself when it first computes
+    torch.ones(10**6).sqrt()  # torch sets the number of threads itself when it first computes
     before = get_settings(module)
     set_settings(module, *SETTINGS)
     yield module
@@ -72,7 +72,7 @@ def test_settings_are_restored_after_searches_that_overlap(faiss, monkeypatch):
         return knn(*args)
 
     def search_once():
-        randn(600, 600) @ randn(600, 600)  # torch sets the number of threads of a thread when it first computes there
+        torch.ones(10**6).sqrt()  # torch sets the number of threads of a thread when it first computes there
         threads = faiss.omp_get_max_threads()
         nearest(randn(4, 3), randn(5, 3))
         seen[threading.current_thread().name, "restored"] = faiss.omp_get_max_threads() == threads
