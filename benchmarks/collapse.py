@@ -81,6 +81,13 @@ def _robust(data: str) -> Iterator[Cell]:
                 yield Cell("robust", method, data, code_dim=dim, **change)
 
 
+def _few(data: str) -> Iterator[Cell]:
+    """Few latents a step, many codes: K/N is 64."""
+    for seed in range(SEEDS):
+        for method in (*OURS, "ns_vq_no_drift", "ema_tuned"):
+            yield Cell("few", method, data, 8192, batch_size=2, seed=seed)
+
+
 def _options(data: str) -> Iterator[Cell]:
     for name in OURS:
         for estimator in ("rotation", "modified", "gumbel"):
@@ -117,6 +124,7 @@ GROUPS: dict[str, Callable[[str], Iterator[Cell]]] = {
     "headline": _headline,
     "large": _large,
     "robust": _robust,
+    "few": _few,
     "options": _options,
     "ablation": _ablation,
     "commitment": _commitment,
