@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from driftvq.experiments.cell import run_cell
-from driftvq.experiments.comparison import begin
+from driftvq.experiments.comparison_folder import begin
 from driftvq.experiments.engine import Engine
-from driftvq.experiments.planning import CellPlan, Plan, make_plan
+from driftvq.experiments.plan import CellPlan, Plan, make_plan
 from driftvq.experiments.request import Request
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from driftvq.experiments.cell import describe_error, run_cell
-from driftvq.experiments.comparison import begin
+from driftvq.experiments.comparison_folder import begin
 from driftvq.experiments.records import CELLS
 from driftvq.json_files import read_object
 from driftvq.models import VQVAE

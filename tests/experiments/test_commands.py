@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from driftvq.cli import main
+from driftvq.experiments.live_cells import latest
 from driftvq.experiments.recipes import RECIPES
 from driftvq.experiments.records import update_cell
-from driftvq.experiments.watching import latest
 from tests.experiments.smoke import Ended, in_process
 
 

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from driftvq.experiments.comparison import begin
+from driftvq.experiments.comparison_folder import begin
 from driftvq.experiments.engine import Engine
 from driftvq.experiments.records import CELLS, update_cell
 from driftvq.experiments.running import finish

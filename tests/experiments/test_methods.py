@@ -2,7 +2,7 @@ import pytest
 
 from driftvq.experiments.methods import METHODS, find_methods
 from driftvq.models import VQVAE, ModelConfig
-from driftvq.report.loading import GROUPS
+from driftvq.records.comparisons import GROUPS
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)

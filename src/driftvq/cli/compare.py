@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from driftvq.cli.arguments import say, whole
 
 if TYPE_CHECKING:
-    from driftvq.experiments.planning import Plan
+    from driftvq.experiments.plan import Plan
     from driftvq.experiments.request import Request
 
 EXAMPLES = """examples:
@@ -70,8 +70,8 @@ def run_recipe(args: argparse.Namespace, recipe: str | None) -> None:
     check_name("format", args.format, FORMATS)
     request, out = _request(args, recipe)
     try:
-        from driftvq.experiments.comparison import find_folder
-        from driftvq.experiments.planning import make_plan
+        from driftvq.experiments.comparison_folder import find_folder
+        from driftvq.experiments.plan import make_plan
         from driftvq.experiments.running import share_machine
     except ImportError as error:
         raise ValueError(f'comparisons need more packages: pip install "driftvq[tokenizer]" ({error})') from error
@@ -86,7 +86,7 @@ def run_recipe(args: argparse.Namespace, recipe: str | None) -> None:
 
 def _request(args: argparse.Namespace, recipe: str | None) -> "tuple[Request, Path | None]":
     """What is asked for: flags over what the resumed comparison was asked for."""
-    from driftvq.experiments.comparison import stored_request
+    from driftvq.experiments.comparison_folder import stored_request
     from driftvq.experiments.request import FLAGS, Request
 
     out = args.out

@@ -36,26 +36,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Draw the toy demos, print their table or write the playground."""
-    from driftvq.experiments.toys.clouds import DEMOS
     from driftvq.names import check_name
+    from driftvq.toys.clouds import DEMOS
 
     demos = [check_name("demo", demo, DEMOS) for demo in args.demo or DEMOS]
     if args.play is not None:
-        from driftvq.experiments.toys.playground import write_playground
+        from driftvq.toys.playground import write_playground
 
         write_playground(args.play)
         say(f"wrote {args.play}")
         return
-    from driftvq.experiments.toys.rules import METHODS, PAPER_METHODS
+    from driftvq.toys.rules import METHODS, PAPER_METHODS
 
     methods = [check_name("method", method, METHODS) for method in args.method or PAPER_METHODS]
     if args.table:
-        from driftvq.experiments.toys.run import format_table, toy_table
+        from driftvq.toys.run import format_table, toy_table
 
         sys.stdout.write(format_table(toy_table(args.seeds, methods, demos, say)) + "\n")
         return
     try:
-        from driftvq.experiments.toys.gallery import draw_gallery
+        from driftvq.toys.gallery import draw_gallery
     except ImportError as error:
         raise ValueError(f"figures need the extra packages of driftvq[toys]: {error}") from error
     draw_gallery(demos, methods, args.seed, args.out, say)

@@ -118,7 +118,7 @@ def _trained_elsewhere(cell: Path) -> tuple["VQVAE", dict[str, Any]]:
 
 def _with_codebook(model: "VQVAE", config: TrainConfig, images: int | None) -> "VQVAE":
     from driftvq.data import eval_batches, to_float
-    from driftvq.experiments.planning import open_images
+    from driftvq.experiments.plan import open_images
     from driftvq.models import quantize_afterwards
     from driftvq.training.machine import pick_accelerator
 
@@ -131,8 +131,8 @@ def _with_codebook(model: "VQVAE", config: TrainConfig, images: int | None) -> "
 def measure(folder: Path, record: dict[str, Any], model: "VQVAE") -> dict[str, Any]:
     """Evaluate the model, rebuild the originals and describe the codes."""
     from driftvq.data import eval_batches
-    from driftvq.experiments.codes import CodeCounts, describe_codes
-    from driftvq.experiments.planning import open_images
+    from driftvq.experiments.measuring import CodeCounts, describe_codes
+    from driftvq.experiments.plan import open_images
     from driftvq.experiments.records import write_json
     from driftvq.metrics import evaluate, model_pairs
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from driftvq.experiments.planning import CellPlan, Plan
+from driftvq.experiments.plan import CellPlan, Plan
 
 START_SECONDS = 6.0
 """A process that loads torch, Lightning and the weights of the metrics."""

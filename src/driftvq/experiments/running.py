@@ -4,10 +4,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from driftvq.experiments.comparison import begin, cores
+from driftvq.experiments.comparison_folder import begin, cores
 from driftvq.experiments.engine import Engine, Starter
-from driftvq.experiments.planning import Plan
-from driftvq.experiments.watching import LiveCells
+from driftvq.experiments.live_cells import LiveCells
+from driftvq.experiments.plan import Plan
 from driftvq.lock import locked
 from driftvq.report import write_report, write_results
 

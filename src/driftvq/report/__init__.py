@@ -3,7 +3,7 @@
 Nothing here trains or needs torch: a report can be built anywhere, and again.
 """
 
-from driftvq.report.loading import Cell, Comparison, Method, Sweep, load_comparison
+from driftvq.records.comparisons import Cell, Comparison, Method, Sweep, load_comparison
 from driftvq.report.page import write_report
 from driftvq.report.results import Results, Row, aggregate
 from driftvq.report.sentence import answer

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from driftvq.records.fields import is_list, is_number
 from driftvq.report.curves import thinned
-from driftvq.report.fields import is_list, is_number
 from driftvq.report.results import Results, Row, read_codes
 
 MAX_BARS = 200

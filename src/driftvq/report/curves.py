@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from driftvq.json_files import read_records
-from driftvq.report.loading import Cell
-from driftvq.report.metrics import DRIFT, drift_label
+from driftvq.records.comparisons import Cell
+from driftvq.records.metric_table import DRIFT, drift_label
 from driftvq.report.results import Results, Row
 
 MAX_POINTS = 300

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from driftvq.files import write_text
-from driftvq.report.fields import finite
-from driftvq.report.loading import load_comparison
+from driftvq.records.comparisons import load_comparison
+from driftvq.records.fields import finite
 from driftvq.report.payload import comparison_payload
 from driftvq.report.results import Results, aggregate
 from driftvq.report.sentence import answer

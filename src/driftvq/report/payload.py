@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from driftvq.records.metric_table import GROUP_LABELS, metric, written, written_p, written_spread
 from driftvq.report.codes import gather_codes
 from driftvq.report.curves import gather_curves, rounded
-from driftvq.report.images import gather_strips
-from driftvq.report.metrics import GROUP_LABELS, metric, written, written_p, written_spread
 from driftvq.report.published import gather_paper
 from driftvq.report.results import Results, Row
 from driftvq.report.sentence import answer
+from driftvq.report.strips import gather_strips
 from driftvq.report.tables import ARROWS, column_decimals, column_size
 
 ABOUT = ("name", "recipe", "title", "scale", "question", "command", "created", "seeds", "notes")

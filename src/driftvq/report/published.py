@@ -3,8 +3,8 @@
 from itertools import combinations
 from typing import Any
 
-from driftvq.report.loading import Comparison, PaperRow
-from driftvq.report.metrics import METRICS, metric, plain_label, written, written_spread
+from driftvq.records.comparisons import Comparison, PaperRow
+from driftvq.records.metric_table import METRICS, metric, plain_label, written, written_spread
 from driftvq.report.results import Results, Row
 from driftvq.report.tables import column_decimals
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from driftvq.json_files import read_object
-from driftvq.report.loading import Cell, Comparison, Method, Point, load_comparison
-from driftvq.report.metrics import Better, metric
+from driftvq.records.comparisons import Cell, Comparison, Method, Point, load_comparison
+from driftvq.records.metric_table import Better, metric
 from driftvq.report.statistics import Paired, Summary, paired_test, summarize
 
 __all__ = ["Results", "Row", "aggregate", "load_comparison", "read_codes"]

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from driftvq.report.loading import Point
-from driftvq.report.metrics import decimals, metric, plain_label, written, written_p, written_spread
+from driftvq.records.comparisons import Point
+from driftvq.records.metric_table import decimals, metric, plain_label, written, written_p, written_spread
 from driftvq.report.results import Results, Row, within_spread
 from driftvq.report.statistics import paired_test
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from driftvq.files import write_text
 from driftvq.names import check_name
-from driftvq.report.fields import FORMAT, finite
-from driftvq.report.loading import Comparison, load_comparison
-from driftvq.report.metrics import decimals, metric, written, written_spread
+from driftvq.records.comparisons import Comparison, load_comparison
+from driftvq.records.fields import FORMAT, finite
+from driftvq.records.metric_table import decimals, metric, written, written_spread
 from driftvq.report.results import Results, Row, aggregate
 from driftvq.report.sentence import answer
 

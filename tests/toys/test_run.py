@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from driftvq.experiments.toys import rules
-from driftvq.experiments.toys.clouds import make_cloud
-from driftvq.experiments.toys.run import Row, format_table, kmeans_optimum, measure, run_demo, run_demos, toy_table
+from driftvq.toys import rules
+from driftvq.toys.clouds import make_cloud
+from driftvq.toys.run import Row, format_table, kmeans_optimum, measure, run_demo, run_demos, toy_table
 
 
 @pytest.fixture(scope="module")

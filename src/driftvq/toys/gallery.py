@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from driftvq.experiments.toys.figures import animate, draw_curves, draw_method
-from driftvq.experiments.toys.run import run_demos
+from driftvq.toys.figures import animate, draw_curves, draw_method
+from driftvq.toys.run import run_demos
 
 
 def draw_gallery(

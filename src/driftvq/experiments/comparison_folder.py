@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from driftvq.experiments.planning import CellPlan, Plan, open_images
+from driftvq.experiments.plan import CellPlan, Plan, open_images
 from driftvq.experiments.records import (
     CELL_FILE,
     CELLS,

@@ -12,8 +12,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 from numpy.typing import NDArray
 from PIL import Image
 
-from driftvq.experiments.toys.rules import winners
-from driftvq.experiments.toys.run import Trajectory, kmeans_optimum
+from driftvq.toys.rules import winners
+from driftvq.toys.run import Trajectory, kmeans_optimum
 
 Array = NDArray[np.float64]
 

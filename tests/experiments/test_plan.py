@@ -1,6 +1,6 @@
 import pytest
 
-from driftvq.experiments.planning import make_plan
+from driftvq.experiments.plan import make_plan
 from driftvq.experiments.request import Request
 from tests.experiments.smoke import smoke_plan
 from tests.training.runs import make_images

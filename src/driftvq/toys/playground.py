@@ -1,7 +1,7 @@
 """The playground: one self-contained page that simulates the toy demos in a browser.
 
-Its mathematics is a JavaScript version of :mod:`driftvq.experiments.toys.clouds` and
-:mod:`driftvq.experiments.toys.rules`; its constants are theirs, written into the page.
+Its mathematics is a JavaScript version of :mod:`driftvq.toys.clouds` and
+:mod:`driftvq.toys.rules`; its constants are theirs, written into the page.
 """
 
 import json
@@ -9,8 +9,8 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from driftvq.experiments.toys import clouds, rules
 from driftvq.files import write_text
+from driftvq.toys import clouds, rules
 
 SIMULATION = ("random.js", "clouds.js", "rules.js", "simulation.js")
 """The mathematics, which needs no page, in the order in which it is loaded."""
@@ -80,4 +80,4 @@ def write_playground(path: str | os.PathLike[str]) -> Path:
 
 
 def _asset(name: str) -> str:
-    return (files(__name__) / name).read_text(encoding="utf-8")
+    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")

@@ -9,11 +9,11 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from driftvq.experiments.toys import playground
-from driftvq.experiments.toys.clouds import DEMOS, make_cloud
-from driftvq.experiments.toys.playground import SIMULATION, script, write_playground
-from driftvq.experiments.toys.rules import PAPER_METHODS, TransVQToyLearner, make_learner, squared_distances
-from driftvq.experiments.toys.run import kmeans_optimum, measure
+from driftvq.toys import playground
+from driftvq.toys.clouds import DEMOS, make_cloud
+from driftvq.toys.playground import SIMULATION, script, write_playground
+from driftvq.toys.rules import PAPER_METHODS, TransVQToyLearner, make_learner, squared_distances
+from driftvq.toys.run import kmeans_optimum, measure
 
 EPOCHS = 3
 BATCH_SIZE = 64

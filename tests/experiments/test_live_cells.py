@@ -2,9 +2,9 @@ import io
 
 from rich.console import Console
 
-from driftvq.experiments.comparison import begin
+from driftvq.experiments.comparison_folder import begin
+from driftvq.experiments.live_cells import LiveCells, latest
 from driftvq.experiments.records import CELLS, update_cell
-from driftvq.experiments.watching import LiveCells, latest
 from tests.experiments.smoke import smoke_plan
 
 

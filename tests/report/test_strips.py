@@ -8,8 +8,8 @@ from PIL import Image
 from skimage.metrics import peak_signal_noise_ratio
 
 from driftvq.report import aggregate, load_comparison
-from driftvq.report.images import gather_strips
 from driftvq.report.results import Results
+from driftvq.report.strips import gather_strips
 
 PLENTY = 10**8
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftvq.experiments.toys import rules
 from driftvq.quantizers import QUANTIZERS
+from driftvq.toys import rules
 
 
 def nearest_code(codes, x):

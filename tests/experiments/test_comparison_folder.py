@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from driftvq.experiments.comparison import begin, find_folder, stored_request
+from driftvq.experiments.comparison_folder import begin, find_folder, stored_request
 from driftvq.experiments.request import Request
 from driftvq.experiments.running import run_comparison
 from driftvq.lock import locked

@@ -1,6 +1,6 @@
 """The paper's theory as experiments: each claim a function that returns the numbers to judge it by.
 
-``python -m driftvq.experiments.toys.theory frozen`` (or ``drift``, ``one_dimension``, ``encoder``) prints them.
+``python -m driftvq.toys.theory frozen`` (or ``drift``, ``one_dimension``, ``encoder``) prints them.
 
 Shapes: s seeds side by side, k codes, n points of a cloud.
 """
@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from driftvq.experiments.toys.clouds import POINTS, make_cloud
-from driftvq.experiments.toys.ntk import LARGE_STEP, SMALL_STEP, encoder_drift
-from driftvq.experiments.toys.rules import winners
-from driftvq.experiments.toys.run import kmeans_optimum, measure, run_demos
 from driftvq.quantizers import SimVQ, TransVQPaper
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.toys.clouds import POINTS, make_cloud
+from driftvq.toys.ntk import LARGE_STEP, SMALL_STEP, encoder_drift
+from driftvq.toys.rules import winners
+from driftvq.toys.run import kmeans_optimum, measure, run_demos
 
 Array = NDArray[np.float64]
 StepSize = Callable[[int], float]

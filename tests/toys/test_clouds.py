@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from driftvq.experiments.toys.clouds import DEMOS, make_cloud, random_matrix
+from driftvq.toys.clouds import DEMOS, make_cloud, random_matrix
 
 
 def drifted(demo, initial, targets, order, steps, batch_size, r=0.1):

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from driftvq.experiments.planning import CellPlan, Plan
+from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.experiments.records import CELL_FILE, CELLS, TRAINING
 from driftvq.json_files import read_object, records_of
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from driftvq.experiments.codes import CodeCounts, describe_codes, flattened
+from driftvq.experiments.measuring import CodeCounts, describe_codes, flattened
 from driftvq.models import VQVAE, ModelConfig
 
 IMAGES = torch.rand(2, 3, 16, 16) * 2 - 1

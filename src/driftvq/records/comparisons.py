@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from driftvq.names import check_name
-from driftvq.report.fields import Fields, read_fields
+from driftvq.records.fields import Fields, read_fields
 
 COMPARISON_FILE = "comparison.json"
 CELL_FILE = "cell.json"

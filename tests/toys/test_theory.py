@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from driftvq.experiments.toys import ntk, theory
+from driftvq.toys import ntk, theory
 
 
 def test_decreasing_steps_reach_a_fixed_point_and_a_constant_step_hovers():

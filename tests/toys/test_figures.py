@@ -1,8 +1,8 @@
 import pytest
 from PIL import Image
 
-from driftvq.experiments.toys.figures import animate, draw_curves, draw_method, label
-from driftvq.experiments.toys.run import run_demos
+from driftvq.toys.figures import animate, draw_curves, draw_method, label
+from driftvq.toys.run import run_demos
 
 
 @pytest.fixture(scope="module")

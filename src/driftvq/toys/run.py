@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from driftvq.experiments.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Cloud, Indices, make_cloud
-from driftvq.experiments.toys.rules import METHODS, PAPER_METHODS, Learner, make_learners, squared_distances
 from driftvq.names import check_name
+from driftvq.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Cloud, Indices, make_cloud
+from driftvq.toys.rules import METHODS, PAPER_METHODS, Learner, make_learners, squared_distances
 
 Array = NDArray[np.float64]
 
@@ -110,7 +110,7 @@ def run_demos(
 
     Args:
         runs: demo and seed of each; the seed gives the cloud, the first codebook, the order and the first weights.
-        method: one of :data:`driftvq.experiments.toys.rules.METHODS`, or any name when ``learner`` is given.
+        method: one of :data:`driftvq.toys.rules.METHODS`, or any name when ``learner`` is given.
         n, batch_size, epochs, speed: points, points per batch, passes over the cloud, drift rate r.
         learner: makes a learner of all runs from their first codebooks ``(s, k, 2)``, instead of the method's own.
     """
