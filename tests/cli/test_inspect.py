@@ -14,7 +14,7 @@ from driftvq.inspection.facts import drift_series, inspect_model, summarise
 from driftvq.inspection.text import sparkline, to_text
 from driftvq.inspection.verdict import DONE, expected_usage, give_verdict
 from driftvq.models import VQVAE, ModelConfig
-from driftvq.training.records import append_record
+from driftvq.records.runs import append_record
 from tests.training.runs import arguments, make_images
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from driftvq.json_files import read_records
+from driftvq.records.runs import append_record, drop_records_after
 from driftvq.training.checkpoints import find_checkpoint, list_checkpoints, read_checkpoint, save_checkpoint
 from driftvq.training.config import TrainConfig
 from driftvq.training.folder import write_run_files
-from driftvq.training.records import append_record, drop_records_after
 from driftvq.training.run import train
 from driftvq.training.settings import make_config, read_settings
 from driftvq.training.skipped import SkippedImages

@@ -9,9 +9,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from driftvq.data import eval_batches, open_source, to_float, to_uint8
 from driftvq.json_files import read_records
+from driftvq.records.runs import append_record, drop_records_after
 from driftvq.training.config import TrainConfig
 from driftvq.training.logs import RunLog, pair_grid
-from driftvq.training.records import append_record, drop_records_after
 from driftvq.training.run import train
 
 SETTINGS = {

@@ -102,12 +102,13 @@ class Images(NamedTuple):
 
 def find_run(model: str) -> "tuple[Path | None, TrainConfig | None]":
     """The run's folder and its config, if the model is a run's folder or the ``model`` in it."""
+    from driftvq.records.runs import CONFIG_FILE, MODEL
     from driftvq.training.settings import make_config, read_settings
 
     path = Path(model)
-    for folder in (path, path.parent) if path.name == "model" else (path,):
-        if (folder / "config.yaml").is_file():
-            return folder, make_config(read_settings(folder / "config.yaml"))
+    for folder in (path, path.parent) if path.name == MODEL else (path,):
+        if (folder / CONFIG_FILE).is_file():
+            return folder, make_config(read_settings(folder / CONFIG_FILE))
     return None, None
 
 

@@ -55,10 +55,10 @@ def run(args: argparse.Namespace) -> None:
 
 def find_run(model: str) -> Path | None:
     """The folder of a run, if the model is given as one."""
-    from driftvq.training.records import METRICS_FILE
+    from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, METRICS_FILE
 
     folder = Path(model)
-    known = (METRICS_FILE, "config.yaml", "checkpoints")
+    known = (METRICS_FILE, CONFIG_FILE, CHECKPOINTS)
     return folder if any((folder / name).exists() for name in known) else None
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from driftvq.drift_meter import DriftReading
 from driftvq.inspection.verdict import give_verdict
 from driftvq.json_files import read_records
-from driftvq.training.folder import CONFIG_FILE
-from driftvq.training.records import METRICS_FILE
+from driftvq.records.runs import CONFIG_FILE, METRICS_FILE
 from driftvq.training.settings import read_settings
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""What runs and comparisons leave on disk: dataclasses, file names, versions, and the one table of metrics; no torch."""
+"""What runs and comparisons leave on disk: dataclasses, file names, versions, the one table of metrics; no torch."""

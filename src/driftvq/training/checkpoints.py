@@ -12,8 +12,8 @@ from lightning.fabric import Fabric
 from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 
 from driftvq.files import TEMPORARY_SUFFIX, replacing
+from driftvq.records.runs import CHECKPOINTS
 
-FOLDER = "checkpoints"
 NAME = re.compile(r"step-(\d{8,})\.ckpt")
 KEPT = 2
 """The newest one, and the one before it in case the newest cannot be read."""
@@ -77,10 +77,10 @@ def newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> tuple[Path, 
 
 def find_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path | None, int]:
     """The checkpoint that a run goes on from and its step; a run that was stopped before its first one starts again."""
-    if not list_checkpoints(run / FOLDER):
+    if not list_checkpoints(run / CHECKPOINTS):
         say(f"{run} has no checkpoint yet: starting from the beginning")
         return None, 0
-    path, contents = newest_checkpoint(run / FOLDER, say)
+    path, contents = newest_checkpoint(run / CHECKPOINTS, say)
     return path, contents["step"]
 
 
@@ -93,7 +93,7 @@ def save_checkpoint(fabric: Fabric, run: Path, step: int, state: dict[str, Any])
         step: that the checkpoint is of.
         state: modules, optimizers, tensors and plain values.
     """
-    path = checkpoint_path(run / FOLDER, step)
+    path = checkpoint_path(run / CHECKPOINTS, step)
     if fabric.global_rank > 0:
         fabric.save(path, state)
         fabric.barrier()
@@ -106,7 +106,7 @@ def save_checkpoint(fabric: Fabric, run: Path, step: int, state: dict[str, Any])
         raise OSError(
             f"cannot write checkpoint {path}: {_reason(error)}; checkpoints written before are intact"
         ) from error
-    prune_checkpoints(run / FOLDER)
+    prune_checkpoints(run / CHECKPOINTS)
     fabric.barrier()  # nobody goes on, or ends, before the checkpoint has its name
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from driftvq.files import write_text
 from driftvq.lock import LOCK_FILE, locked
+from driftvq.records.runs import CONFIG_FILE, ENVIRONMENT_FILE
 from driftvq.training.config import TrainConfig, course_changes
 from driftvq.training.settings import make_config, read_settings, write_settings
 
-CONFIG_FILE, ENVIRONMENT_FILE = "config.yaml", "environment.json"
 LAUNCHED = "DRIFTVQ_RUN"
 """Tells processes that Lightning starts for the other devices which folder the first one chose."""
 

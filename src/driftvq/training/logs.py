@@ -15,7 +15,7 @@ from driftvq.data.images import write_image
 from driftvq.drift_meter import DriftMeter, DriftReading
 from driftvq.functional import count_codes, perplexity
 from driftvq.quantizers import Quantizer
-from driftvq.training.records import METRICS_FILE, append_record, drop_records_after
+from driftvq.records.runs import METRICS_FILE, append_record, drop_records_after
 
 if TYPE_CHECKING:
     from driftvq.training.loop import StepOutput

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-SKIPPED_FILE = "skipped.txt"
+from driftvq.records.runs import SKIPPED_FILE
 
 
 class SkippedImages:

@@ -1,4 +1,4 @@
-"""The metrics of a run: one JSON object per line and log event, readable after any crash."""
+"""The files of a run, and its metrics: one JSON object per line and log event, readable after any crash."""
 
 import json
 import math
@@ -9,7 +9,10 @@ from typing import Any
 from driftvq.files import write_text
 from driftvq.json_files import read_records
 
-METRICS_FILE = "metrics.jsonl"
+CONFIG_FILE, ENVIRONMENT_FILE = "config.yaml", "environment.json"
+METRICS_FILE, SKIPPED_FILE = "metrics.jsonl", "skipped.txt"
+CHECKPOINTS, MODEL = "checkpoints", "model"
+"""Folders."""
 
 
 def append_record(path: Path, step: int, values: Mapping[str, Any]) -> None:
