@@ -11,7 +11,6 @@ from driftvq.functional.scoring import METRICS, Metric
 from driftvq.functional.search import WAYS, Way, highest_logit, nearest
 from driftvq.functional.soft import gumbel_softmax, soft_usage
 from driftvq.functional.usage import count_codes, dead_codes, perplexity, usage
-from driftvq.functional.winograd import winograd_conv3x3
 
 __all__ = [
     "KERNELS",
@@ -47,5 +46,4 @@ __all__ = [
     "spread_gradient",
     "straight_through",
     "usage",
-    "winograd_conv3x3",
 ]

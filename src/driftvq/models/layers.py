@@ -3,8 +3,6 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.models.conv import Conv3x3
-
 
 class ResidualLayer(nn.Module):
     """A 3×3 and a 1×1 convolution without bias, added to x: ``x + W_1 relu(W_3 x)``.
@@ -17,7 +15,7 @@ class ResidualLayer(nn.Module):
     def __init__(self, channels: int, relu_first: bool = False) -> None:
         super().__init__()
         self.relu_first = relu_first
-        self.spatial = Conv3x3(channels, channels, bias=False)
+        self.spatial = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.pointwise = nn.Conv2d(channels, channels, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -31,9 +29,9 @@ class ResidualBlock(nn.Module):
     def __init__(self, channels: int, groups: int = 32) -> None:
         super().__init__()
         self.norm1 = nn.GroupNorm(groups, channels, eps=1e-6)
-        self.conv1 = Conv3x3(channels, channels)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
         self.norm2 = nn.GroupNorm(groups, channels, eps=1e-6)
-        self.conv2 = Conv3x3(channels, channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         moved: Tensor = self.conv2(F.silu(self.norm2(self.conv1(F.silu(self.norm1(x))))))

@@ -2,7 +2,6 @@
 
 from torch import nn
 
-from driftvq.models.conv import Conv3x3
 from driftvq.models.layers import ResidualLayer
 from driftvq.models.network import Network
 
@@ -25,7 +24,7 @@ def mirrored_network(code_dim: int, width: int, residual_layers: int, as_printed
         nn.LeakyReLU(),
         nn.Conv2d(width // 2, width, 4, stride=2, padding=1),
         nn.LeakyReLU(),
-        Conv3x3(width, width),
+        nn.Conv2d(width, width, 3, padding=1),
         nn.LeakyReLU(),
         *residual(),
         nn.LeakyReLU(),
@@ -33,7 +32,7 @@ def mirrored_network(code_dim: int, width: int, residual_layers: int, as_printed
         *([nn.LeakyReLU()] if as_printed else []),
     )
     decoder = nn.Sequential(
-        Conv3x3(code_dim, width),
+        nn.Conv2d(code_dim, width, 3, padding=1),
         nn.LeakyReLU(),
         *residual(),
         nn.LeakyReLU(),
