@@ -19,9 +19,8 @@ from driftvq import VQVAE, ModelConfig, make_quantizer
 from driftvq.drift_meter import DriftMeter
 from driftvq.functional import dead_codes, kmeans, perplexity, usage
 from driftvq.metrics import CodeCounter, polynomial_mmd, psnr, ssim
-from driftvq.training.adversarial import Adversary
-from driftvq.training.averaging import WeightAverage
-from driftvq.training.validation import ValidationSums
+from driftvq.training.losses import Adversary
+from driftvq.training.validation import ValidationSums, WeightAverage
 from tests.quantizers.cases import CASES, Case
 
 TIMEOUT_SECONDS = 120

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from driftvq import functional as functional
-    from driftvq.interop import as_taming, from_taming, from_vector_quantize_pytorch
     from driftvq.models import VQVAE, ModelConfig
     from driftvq.quantizers import (
         EMAVQ,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         make_quantizer,
         register,
     )
+    from driftvq.quantizers.interop import as_taming, from_taming, from_vector_quantize_pytorch
 
 __version__ = "0.1.0"
 
@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    **dict.fromkeys(("as_taming", "from_taming", "from_vector_quantize_pytorch"), "driftvq.interop"),
+    **dict.fromkeys(("as_taming", "from_taming", "from_vector_quantize_pytorch"), "driftvq.quantizers.interop"),
     **dict.fromkeys(("VQVAE", "ModelConfig"), "driftvq.models"),
 }
 """Where the names live that are not in ``driftvq.quantizers``."""

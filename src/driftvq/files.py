@@ -1,16 +1,20 @@
-"""Files that are either as they were or complete: written beside their place, flushed to the disk, then renamed.
-
-And files of others, which are opened only if they are files.
-"""
+"""Files: written whole or not at all, JSON that anybody may have written, folders that one process works in."""
 
 import contextlib
 import errno
+import json
 import os
+import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from time import monotonic, sleep
+from typing import Any, BinaryIO
+
+from driftvq.names import shortened
 
 TEMPORARY_SUFFIX = ".part"
 
@@ -92,3 +96,120 @@ def _sync(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+MAX_BYTES, MAX_LINE_BYTES = 1 << 28, 1 << 24
+"""Of a file that is read at once, and of a line: many times what is ever written, and no more than memory holds."""
+
+
+def read_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is larger than ``max_bytes``, or holds something else; the message names it.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise ValueError(f"{path} has {size} bytes; allowed: at most {max_bytes}")
+        content = file.read()
+    try:
+        found = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds {shortened(found)}; allowed: an object")
+    return found
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The records in a file with one per line, in its order; no file has none."""
+    if not path.is_file():
+        return []
+    with open_regular(path) as file:
+        return records_of(line.decode(errors="replace") for line in iter(partial(file.readline, MAX_LINE_BYTES), b""))
+
+
+def records_of(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """The lines that are an object with a ``step``; what a crash or a cut left half-written is not among them."""
+    found = map(_parsed, lines)
+    return [record for record in found if isinstance(record, dict) and isinstance(record.get("step"), int)]
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_FILE = ".lock"
+UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+"""What file systems answer that know no locks; there, nobody is kept out."""
+POLL_SECONDS = 0.2
+
+
+@contextmanager
+def locked(folder: Path, work: str, seconds: float = 0.0) -> Iterator[int]:
+    """Keep others out of a folder, and say who is in it: the system takes the lock away when the process dies.
+
+    A process that inherits the descriptor on purpose (``pass_fds``) holds the lock too; one that is forked does not.
+
+    Args:
+        folder: which exists.
+        work: what is done in it, for those who are kept out.
+        seconds: how long to wait for it.
+
+    Yields:
+        The descriptor of the lock.
+
+    Raises:
+        ValueError: another process has it; the message names process and host.
+    """
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+    forked: list[int] = [descriptor]
+    os.register_at_fork(after_in_child=lambda: _close(forked))
+    try:
+        _wait(descriptor, folder, monotonic() + seconds)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(
+            descriptor, json.dumps({"work": work, "process": os.getpid(), "host": socket.gethostname()}).encode(), 0
+        )
+        yield descriptor
+    finally:
+        _close(forked)
+
+
+def _wait(descriptor: int, folder: Path, deadline: float) -> None:
+    while fcntl is not None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if monotonic() >= deadline:
+                raise ValueError(f"{_holder(descriptor)} is working in {folder}; wait for it or stop it") from None
+            sleep(POLL_SECONDS)
+        except OSError as error:
+            if error.errno in UNSUPPORTED:
+                return
+            raise
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        found = json.loads(os.pread(descriptor, 4096, 0))
+        return f"another {found['work']}, process {found['process']} on {found['host']},"
+    except (ValueError, KeyError, TypeError):  # it is just writing its name
+        return "another process"
+
+
+def _close(descriptors: list[int]) -> None:
+    """Once: a number that is closed may be given to another file."""
+    while descriptors:
+        os.close(descriptors.pop())

@@ -1,9 +1,12 @@
-"""Names that a user may mistype."""
+"""Names: those that a user may mistype, wrong values in errors, and those that are imported on first use."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import SequenceMatcher
+from importlib import import_module
+from typing import Any
 
-from driftvq.json_files import SHOWN, shortened
+SHOWN = 80
+"""Characters of a wrong value that an error shows."""
 
 
 def check_name(what: str, name: str, known: Iterable[str]) -> str:
@@ -13,3 +16,34 @@ def check_name(what: str, name: str, known: Iterable[str]) -> str:
         near = sorted(names, key=lambda other: -SequenceMatcher(None, name[:SHOWN].lower(), other).ratio())
         raise ValueError(f"unknown {what} {shortened(name)}; known, nearest first: {', '.join(near) or 'none'}")
     return name
+
+
+def shortened(value: Any) -> str:
+    """A value as text for an error."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists without end
+        text = f"a {type(value).__name__} too large to show"
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def shortened_text(text: str, most: int = 4 * SHOWN) -> str:
+    """One line of a text, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def importer(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """A package's ``__getattr__``, so that importing the package does not load what few of its users need.
+
+    Args:
+        package: its name.
+        modules: the module of the package in which each name is.
+    """
+
+    def __getattr__(name: str) -> Any:  # noqa: N807
+        if name in modules:
+            return getattr(import_module(f"{package}.{modules[name]}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return __getattr__

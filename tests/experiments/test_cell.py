@@ -7,7 +7,7 @@ import torch
 from driftvq.experiments.cell import describe_error, run_cell
 from driftvq.experiments.comparison_folder import begin
 from driftvq.experiments.records import CELLS
-from driftvq.json_files import read_object
+from driftvq.files import read_object
 from driftvq.models import VQVAE
 from driftvq.training.loop import TrainingLoop
 from driftvq.training.stopping import InterruptedTrainingError

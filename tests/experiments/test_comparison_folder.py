@@ -6,7 +6,7 @@ import pytest
 from driftvq.experiments.comparison_folder import begin, find_folder, stored_request
 from driftvq.experiments.request import Request
 from driftvq.experiments.running import run_comparison
-from driftvq.lock import locked
+from driftvq.files import locked
 from driftvq.report import load_comparison
 from tests.experiments.smoke import smoke_plan
 

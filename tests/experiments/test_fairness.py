@@ -3,8 +3,8 @@ import torch
 
 from driftvq.experiments.methods import METHODS
 from driftvq.models import VQVAE, ModelConfig
+from driftvq.training.checkpoints import seed_all
 from driftvq.training.loop import TrainingLoop
-from driftvq.training.random_state import seed_all
 from tests.experiments.smoke import run_plan, smoke_plan
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from driftvq.free_memory import available_memory
+from driftvq.machine import available_memory
 from driftvq.models.networks import NETWORKS
 from driftvq.tokens import decode_tokens, encode_source, open_tokens
 from driftvq.tokens.pixel_limit import NETWORK_BYTES, pixel_bytes, pixel_limit

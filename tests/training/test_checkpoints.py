@@ -1,8 +1,11 @@
 import errno
+import io
 import os
 import pickle
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -15,8 +18,11 @@ from driftvq.training.checkpoints import (
     list_checkpoints,
     newest_checkpoint,
     prune_checkpoints,
+    random_state,
     read_checkpoint,
     save_checkpoint,
+    seed_all,
+    set_random_state,
 )
 
 CONTENTS = {"model": {"w": torch.arange(1000.0)}, "random": [(1, (2, 3), None)]}
@@ -135,3 +141,29 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, when):
         save_checkpoint(FABRIC, tmp_path, 1, {**CONTENTS, "step": 1})
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def draw():
+    legacy = np.random.mtrand._rand
+    return random.random(), random.gauss(0, 1), legacy.rand(), legacy.randn(), torch.rand(()).item()
+
+
+def test_draws_go_on_where_they_were_saved():
+    seed_all(3)
+    draw()
+    file = io.BytesIO()
+    torch.save(random_state(), file)
+    expected = [draw() for _ in range(3)]
+    seed_all(4)
+    file.seek(0)
+    set_random_state(torch.load(file, weights_only=True))
+    assert [draw() for _ in range(3)] == expected
+
+
+def test_a_seed_fixes_all_generators():
+    seed_all(5)
+    first = draw()
+    seed_all(5)
+    assert draw() == first
+    seed_all(6)
+    assert all(a != b for a, b in zip(draw(), first, strict=True))

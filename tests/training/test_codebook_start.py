@@ -8,9 +8,9 @@ from driftvq.drift_meter.probing import pending_starts
 from driftvq.functional import kmeans
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.config import TrainConfig
-from driftvq.training.images import RunImages
+from driftvq.training.fabric import make_fabric
 from driftvq.training.loop import TrainingLoop
-from driftvq.training.machine import make_fabric
+from driftvq.training.run import RunImages
 
 
 def start(pictures, run, **changes):

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from driftvq.json_files import read_records
+from driftvq.files import read_records
 from driftvq.records.runs import append_record, drop_records_after
 from driftvq.training.checkpoints import find_checkpoint, list_checkpoints, read_checkpoint, save_checkpoint
 from driftvq.training.config import TrainConfig
-from driftvq.training.folder import write_run_files
-from driftvq.training.run import train
+from driftvq.training.logs import SkippedImages
+from driftvq.training.run import train, write_run_files
 from driftvq.training.settings import make_config, read_settings
-from driftvq.training.skipped import SkippedImages
 from tests.faulty_disk import FaultyDisk
 from tests.training.runs import checkpoint, differences, records
 from tests.training.test_checkpoints import FABRIC

@@ -8,10 +8,10 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from driftvq.data import eval_batches, open_source, to_float, to_uint8
-from driftvq.json_files import read_records
+from driftvq.files import read_records
 from driftvq.records.runs import append_record, drop_records_after
 from driftvq.training.config import TrainConfig
-from driftvq.training.logs import RunLog, pair_grid
+from driftvq.training.logs import RunLog, SkippedImages, pair_grid
 from driftvq.training.run import train
 
 SETTINGS = {
@@ -151,3 +151,15 @@ def test_a_grid_pads_its_last_row():
     assert np.array_equal(grid[32:48, 16:32], originals[4].permute(1, 2, 0))
     assert np.array_equal(grid[48:, 16:32], rebuilt[4].permute(1, 2, 0))
     assert (grid[32:, 32:] == 255).all()
+
+
+def test_each_image_is_listed_once_also_after_a_restart(tmp_path):
+    skipped = SkippedImages(tmp_path)
+    skipped.add([])
+    assert not skipped.path.exists()
+    skipped.add([("a.png", "empty"), ("odd\tname\n.png", "two\nlines")])
+    skipped.add([("a.png", "empty")])
+    again = SkippedImages(tmp_path)
+    again.add([("a.png", "empty"), ("b.png", "truncated")])
+    assert skipped.path.read_text() == "a.png\tempty\nodd name .png\ttwo lines\nb.png\ttruncated\n"
+    assert skipped.count() == again.count() == 3

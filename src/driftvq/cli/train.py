@@ -42,15 +42,20 @@ def run(args: argparse.Namespace) -> None:
     flags, file = given_flags(args), {} if args.config is None else read_settings(args.config)
     resume = args.resume is not None
     if resume:
-        from driftvq.training.folder import resumed_config
+        from driftvq.training.run import resumed_config
 
         config = resumed_config(_run_to_resume(args.resume, flags, file), flags, file)
     else:
         config = make_config(file, flags)
     try:
-        from driftvq.training.endings import FAILED, INTERRUPTED, ending_at_once
         from driftvq.training.run import train
-        from driftvq.training.stopping import InterruptedTrainingError, NonFiniteError
+        from driftvq.training.stopping import (
+            FAILED,
+            INTERRUPTED,
+            InterruptedTrainingError,
+            NonFiniteError,
+            ending_at_once,
+        )
     except ImportError as error:
         raise ValueError(f'training needs more packages: pip install "driftvq[tokenizer]" ({error})') from error
     try:
@@ -68,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _tell(line: str) -> None:
     """Say it once, not in each of the processes that train together."""
-    from driftvq.training.folder import is_first_process
+    from driftvq.training.fabric import is_first_process
 
     if is_first_process():
         say(line)
@@ -84,7 +89,7 @@ def _run_to_resume(named: str, flags: dict[str, Any], file: dict[str, Any]) -> P
 
 
 def _report(result: "TrainResult") -> None:
-    from driftvq.training.folder import is_first_process
+    from driftvq.training.fabric import is_first_process
 
     if not is_first_process():
         return

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from driftvq.files import open_regular, replacing
-from driftvq.free_memory import available_memory
+from driftvq.machine import available_memory
 
 Pixels = NDArray[np.uint8]
 

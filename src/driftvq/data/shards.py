@@ -22,7 +22,7 @@ from driftvq.data.packed import PackedNames, split_rows
 from driftvq.data.progress import counted
 from driftvq.data.tar_index import Member, TarError, tar_members
 from driftvq.files import open_regular
-from driftvq.free_memory import available_memory
+from driftvq.machine import available_memory
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftvq.experiments.records import CELL_FILE, ORIGINALS, RECONSTRUCTIONS, TRAINING, update_cell
-from driftvq.json_files import read_object
+from driftvq.files import read_object
 from driftvq.training.config import TrainConfig
 from driftvq.training.settings import make_config
 
@@ -51,8 +51,8 @@ def describe_error(error: BaseException) -> str:
 
 def prepare_model(folder: Path, record: dict[str, Any]) -> "VQVAE":
     """The model to evaluate: trained here, or before an interruption, or by another cell."""
+    from driftvq.machine import pick_accelerator
     from driftvq.models import VQVAE
-    from driftvq.training.machine import pick_accelerator
 
     if "train" not in record["seconds"]:
         train_model(folder, record)
@@ -119,8 +119,8 @@ def _trained_elsewhere(cell: Path) -> tuple["VQVAE", dict[str, Any]]:
 def _with_codebook(model: "VQVAE", config: TrainConfig, images: int | None) -> "VQVAE":
     from driftvq.data import eval_batches, to_float
     from driftvq.experiments.plan import open_images
+    from driftvq.machine import pick_accelerator
     from driftvq.models import quantize_afterwards
-    from driftvq.training.machine import pick_accelerator
 
     model = model.to(pick_accelerator("auto"))
     source = open_images(config, "train")

@@ -20,8 +20,7 @@ from driftvq.experiments.records import (
     write_json,
 )
 from driftvq.experiments.request import Request, differences
-from driftvq.json_files import read_object
-from driftvq.lock import LOCK_FILE
+from driftvq.files import LOCK_FILE, read_object
 from driftvq.training.config import TrainConfig
 
 STRIP = 8
@@ -140,7 +139,7 @@ def environment() -> dict[str, Any]:
     """Versions and machine."""
     import torch
 
-    from driftvq.training.folder import git_state
+    from driftvq.machine import git_state
 
     git = git_state(Path(__file__).parent)
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

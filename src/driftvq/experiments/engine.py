@@ -15,7 +15,7 @@ from typing import Protocol
 from driftvq.experiments.cell import ENGINE, THREADS
 from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.experiments.records import CELL_FILE, CELLS, LOG_FILE, update_cell
-from driftvq.json_files import read_object
+from driftvq.files import read_object
 from driftvq.report import write_results
 
 POLL_SECONDS = 0.2

@@ -62,9 +62,10 @@ def _training_seconds(cell: CellPlan) -> float:
     import torch
 
     from driftvq.drift_meter.probing import pending_starts
+    from driftvq.machine import pick_accelerator
     from driftvq.models import VQVAE, ModelConfig
+    from driftvq.training.fabric import memory_layout
     from driftvq.training.losses import make_reconstruction_loss
-    from driftvq.training.machine import memory_layout, pick_accelerator
 
     config = cell.config
     device = pick_accelerator(config.accelerator)
@@ -92,8 +93,8 @@ def _evaluation_seconds(plan: Plan) -> float:
     """The networks of the metrics cost most; the features of the real images are there from the first cell on."""
     import torch
 
+    from driftvq.machine import pick_accelerator
     from driftvq.metrics import evaluate
-    from driftvq.training.machine import pick_accelerator
 
     device, size = pick_accelerator("auto"), plan.base.size
     images = torch.randint(0, 256, (2 * BATCH, 3, size, size), dtype=torch.uint8)

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.experiments.records import CELL_FILE, CELLS, TRAINING
-from driftvq.json_files import read_object, records_of
+from driftvq.files import read_object, records_of
 
 TAIL_BYTES = 16_384
 SHOWN = {"psnr": "PSNR {:.2f} dB", "usage": "usage {:.0%}"}

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from driftvq.files import write_text
-from driftvq.json_files import read_object
+from driftvq.files import read_object, write_text
 
 COMPARISON_FILE, CELL_FILE, LOG_FILE = "comparison.json", "cell.json", "log.txt"
 CELLS, ORIGINALS, RECONSTRUCTIONS, TRAINING = "cells", "originals", "reconstructions", "training"

@@ -8,7 +8,7 @@ from driftvq.experiments.comparison_folder import begin, cores
 from driftvq.experiments.engine import Engine, Starter
 from driftvq.experiments.live_cells import LiveCells
 from driftvq.experiments.plan import Plan
-from driftvq.lock import locked
+from driftvq.files import locked
 from driftvq.report import write_report, write_results
 
 LOCK_SECONDS = 30.0

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftvq.drift_meter import DriftReading
+from driftvq.files import read_records
 from driftvq.inspection.verdict import give_verdict
-from driftvq.json_files import read_records
 from driftvq.records.runs import CONFIG_FILE, METRICS_FILE
 from driftvq.training.settings import read_settings
 

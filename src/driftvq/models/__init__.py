@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from driftvq.lazy import importer
 from driftvq.models.config import ModelConfig
+from driftvq.names import importer
 
 if TYPE_CHECKING:
     from driftvq.models.afterwards import quantize_afterwards

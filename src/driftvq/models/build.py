@@ -4,9 +4,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from driftvq.json_files import shortened
 from driftvq.models.config import NO_QUANTIZER, RESERVED, ModelConfig
-from driftvq.names import check_name
+from driftvq.names import check_name, shortened
 from driftvq.quantizers import QUANTIZERS, Quantizer, make_quantizer
 from driftvq.quantizers.composite import CompositeQuantizer
 

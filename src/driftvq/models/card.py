@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from driftvq.json_files import read_object
+from driftvq.files import read_object
 from driftvq.models.vqvae import VQVAE
 
 FRONT = """---

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from driftvq.json_files import shortened
-from driftvq.names import check_name
+from driftvq.names import check_name, shortened
 
 NO_QUANTIZER = "none"
 """The name of no quantizer: a plain autoencoder."""

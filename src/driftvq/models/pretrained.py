@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from driftvq.files import make_folder, replacing, write_text
-from driftvq.json_files import read_object
+from driftvq.files import make_folder, read_object, replacing, write_text
 from driftvq.models.card import model_card
 from driftvq.models.config import ModelConfig
 from driftvq.models.vqvae import VQVAE

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from driftvq.json_files import read_object, shortened
+from driftvq.files import read_object
+from driftvq.names import shortened
 
 FORMAT = 1
 """The version of the files that a comparison is kept in."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from driftvq.files import write_text
-from driftvq.json_files import read_records
+from driftvq.files import read_records, write_text
 
 CONFIG_FILE, ENVIRONMENT_FILE = "config.yaml", "environment.json"
 METRICS_FILE, SKIPPED_FILE = "metrics.jsonl", "skipped.txt"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from driftvq.json_files import read_records
+from driftvq.files import read_records
 from driftvq.records.comparisons import Cell
 from driftvq.records.metric_table import DRIFT, drift_label
 from driftvq.report.results import Results, Row

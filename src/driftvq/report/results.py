@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from driftvq.json_files import read_object
+from driftvq.files import read_object
 from driftvq.records.comparisons import Cell, Comparison, Method, Point, load_comparison
 from driftvq.records.metric_table import Better, metric
 from driftvq.report.statistics import Paired, Summary, paired_test, summarize

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from driftvq.lazy import importer
+from driftvq.names import importer
 from driftvq.tokens.index import TokenIndex, TokenModel
 from driftvq.tokens.store import Tokens, open_tokens
 from driftvq.tokens.writer import TokenWriter

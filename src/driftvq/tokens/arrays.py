@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftvq.json_files import shortened_text
+from driftvq.names import shortened_text
 
 HEADER_BYTES = 256
 """Room kept for the header, so that it can be rewritten when the number of rows is known."""

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from driftvq.files import open_regular, write_text
-from driftvq.json_files import read_object, shortened, shortened_text
+from driftvq.files import open_regular, read_object, write_text
+from driftvq.names import shortened, shortened_text
 
 INDEX, TOKENS, SHAPES, OFFSETS = "index.json", "tokens.npy", "shapes.npy", "offsets.npy"
 SIZES, BATCHES, NAMES, SKIPPED = "sizes.npy", "batches.npy", "names.jsonl", "skipped.txt"

@@ -4,10 +4,8 @@ from typing import NamedTuple
 
 import torch
 
+from driftvq.machine import pick_device
 from driftvq.models.vqvae import VQVAE
-from driftvq.names import check_name
-
-DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 class Loaded(NamedTuple):
@@ -30,17 +28,3 @@ def load_model(path: str, device: str = "auto", batch_size: int | None = None) -
     chosen = pick_device(device)
     model = VQVAE.from_pretrained(path, map_location=chosen).eval()
     return Loaded(model, chosen, batch_size or (1 if chosen.type == "cpu" else 16))
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of a name; "auto" is a GPU if there is one."""
-    check_name("device", name.partition(":")[0], DEVICES)
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if name == "auto":
-        return torch.device("cuda" if cuda else "mps" if mps else "cpu")
-    if (name.startswith("cuda") and not cuda) or (name.startswith("mps") and not mps):
-        raise ValueError(f"device {name!r} is not available here; allowed: auto, cpu{', cuda' * cuda}{', mps' * mps}")
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {name!r}") from error

@@ -10,7 +10,7 @@ from collections.abc import Collection
 import torch
 
 from driftvq.data.images import READ_BYTES, USABLE
-from driftvq.free_memory import available_memory
+from driftvq.machine import available_memory
 from driftvq.models.vqvae import VQVAE
 
 NETWORK_BYTES = {"small": 160, "paper": 560, "taming": 2250, "taming_f4": 4700}

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from driftvq.lazy import importer
+from driftvq.names import importer
 from driftvq.training.config import TrainConfig
 
 if TYPE_CHECKING:

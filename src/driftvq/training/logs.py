@@ -1,7 +1,7 @@
-"""The log of a run: ``metrics.jsonl``, pictures in ``samples``, and TensorBoard's events."""
+"""The log of a run: ``metrics.jsonl``, ``skipped.txt``, pictures in ``samples``, and TensorBoard's events."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,46 @@ from driftvq.data.images import write_image
 from driftvq.drift_meter import DriftMeter, DriftReading
 from driftvq.functional import count_codes, perplexity
 from driftvq.quantizers import Quantizer
-from driftvq.records.runs import METRICS_FILE, append_record, drop_records_after
+from driftvq.records.runs import METRICS_FILE, SKIPPED_FILE, append_record, drop_records_after
 
 if TYPE_CHECKING:
     from driftvq.training.loop import StepOutput
+
+
+class SkippedImages:
+    """Appends each unreadable image once to ``skipped.txt`` of a run, with the reason.
+
+    Args:
+        run: the run's folder.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.path = run / SKIPPED_FILE
+        self._known = set(self._names())
+
+    def add(self, skipped: Iterable[tuple[str, str]]) -> None:
+        """Note images that were left out."""
+        fresh = {name: reason for name, reason in skipped if _one_line(name) not in self._known}
+        if not fresh:
+            return
+        self._known.update(map(_one_line, fresh))
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{_one_line(name)}\t{_one_line(reason)}\n" for name, reason in fresh.items())
+
+    def count(self) -> int:
+        """How many different images the file lists, those of other processes included."""
+        return len(set(self._names()))
+
+    def _names(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return [line.partition("\t")[0] for line in lines]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
 
 SAMPLES, COLUMNS = "samples", 8
 

@@ -6,7 +6,7 @@ Lightning Fabric decides where it runs: devices, processes, precision. What happ
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from lightning.fabric import Fabric
@@ -16,22 +16,18 @@ from driftvq.data import ImageBatch, to_float, to_uint8
 from driftvq.drift_meter import DriftMeter
 from driftvq.drift_meter.probing import pending_starts, undisturbed
 from driftvq.models import VQVAE
-from driftvq.training.adversarial import Adversary, make_adversary
-from driftvq.training.averaging import WeightAverage
-from driftvq.training.best_model import BestModel
-from driftvq.training.checkpoints import save_checkpoint
+from driftvq.training.checkpoints import random_state, save_checkpoint, seed_all, set_random_state
 from driftvq.training.codebook_start import start_codebook_
 from driftvq.training.config import TrainConfig
-from driftvq.training.images import RunImages
-from driftvq.training.logs import RunLog, training_values
-from driftvq.training.losses import ReconstructionLoss, make_reconstruction_loss
-from driftvq.training.machine import memory_layout, pick_precision
-from driftvq.training.processes import all_processes, any_process, whole_weights
+from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision, whole_weights
+from driftvq.training.logs import RunLog, SkippedImages, training_values
+from driftvq.training.losses import Adversary, ReconstructionLoss, make_adversary, make_reconstruction_loss
 from driftvq.training.progress import LiveProgress
-from driftvq.training.random_state import random_state, seed_all, set_random_state
-from driftvq.training.skipped import SkippedImages
 from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, StopSignals
-from driftvq.training.validation import ValidationSums
+from driftvq.training.validation import BestModel, ValidationSums, WeightAverage
+
+if TYPE_CHECKING:
+    from driftvq.training.run import RunImages
 
 Say = Callable[[str], None]
 SAMPLES = 16
@@ -86,7 +82,7 @@ class TrainingLoop:
     """A run in one process, its parts in the order in which a step meets them."""
 
     def __init__(
-        self, config: TrainConfig, run: Path, steps: int, images: RunImages, model: VQVAE, fabric: Fabric, say: Say
+        self, config: TrainConfig, run: Path, steps: int, images: "RunImages", model: VQVAE, fabric: Fabric, say: Say
     ) -> None:
         self.config, self.run, self.steps, self.fabric, self.say = config, run, steps, fabric, say
         self.step, self.images, self.model = 0, images, model

@@ -1,8 +1,12 @@
-"""How far a reconstruction is from its image."""
+"""How far a reconstruction is from its image: squared error, LPIPS, and the adversarial term of the VQGAN family."""
 
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from driftvq.quantizers.distributed import from_first_process, sum_over_processes, world_size
 from driftvq.training.config import TrainConfig
 
 
@@ -35,3 +39,117 @@ class ReconstructionLoss(nn.Module):
 def make_reconstruction_loss(config: TrainConfig) -> ReconstructionLoss:
     """The loss that a config asks for."""
     return ReconstructionLoss(config.lpips_weight if config.loss == "mse+lpips" else 0.0)
+
+
+LARGEST_WEIGHT = 1e4
+
+
+class PatchDiscriminator(nn.Sequential):
+    """Scores every patch of an image: high for real, low for reconstructed.
+
+    A cut-down PatchGAN (Isola et al., 2017). Group instead of batch normalisation: scores of an image do not depend on
+    the batch, and there is nothing to synchronise between processes.
+    """
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__(
+            nn.Conv2d(3, width, 4, stride=2, padding=1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, stride=2, padding=1, bias=False),
+            nn.GroupNorm(8, 2 * width),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(2 * width, 4 * width, 4, stride=1, padding=1, bias=False),
+            nn.GroupNorm(8, 4 * width),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(4 * width, 1, 4, stride=1, padding=1),
+        )
+        for layer in self:
+            if isinstance(layer, nn.Conv2d):
+                nn.init.normal_(layer.weight, 0.0, 0.02)
+
+
+def hinge_loss(real_scores: Tensor, fake_scores: Tensor) -> Tensor:
+    """What the discriminator minimises: ``½ (mean max(0, 1 - real) + mean max(0, 1 + fake))``."""
+    return 0.5 * (F.relu(1 - real_scores).mean() + F.relu(1 + fake_scores).mean())
+
+
+def adaptive_weight(reconstruction: Tensor, adversarial: Tensor, last_layer: Tensor) -> Tensor:
+    """``|∂ reconstruction| / (|∂ adversarial| + 1e-4)`` at the decoder's last layer: both terms pull equally hard."""
+    (pull,) = torch.autograd.grad(reconstruction, last_layer, retain_graph=True)
+    (push,) = torch.autograd.grad(adversarial, last_layer, retain_graph=True)
+    weight: Tensor = (pull.norm() / (push.norm() + 1e-4)).clamp(0, LARGEST_WEIGHT)
+    return weight.detach()
+
+
+class Adversary:
+    """The discriminator with its own optimizer.
+
+    It is not part of the trained module: no strategy shards or wraps it, and it averages its gradients over the
+    processes by itself.
+
+    Args:
+        weight: of the adversarial term, on top of the adaptive one.
+        start: first step, counted from 1, at which the discriminator learns and is listened to.
+        learning_rate, betas: of its Adam.
+    """
+
+    def __init__(self, weight: float, start: int, learning_rate: float, betas: tuple[float, float]) -> None:
+        self.weight, self.start = weight, start
+        self.discriminator = PatchDiscriminator()
+        self.optimizer = torch.optim.Adam(self.discriminator.parameters(), lr=learning_rate, betas=betas)
+
+    def to_(self, device: torch.device) -> None:
+        """Move to a device, and agree with the other processes."""
+        self.discriminator.to(device)
+        for state in self.optimizer.state.values():
+            state.update({k: v.to(device) for k, v in state.items() if isinstance(v, Tensor) and v.ndim > 0})
+        with torch.no_grad():
+            for parameter in self.discriminator.parameters():
+                parameter.copy_(from_first_process(parameter))
+
+    def active(self, step: int) -> bool:
+        """Whether the term counts at this step."""
+        return step >= self.start
+
+    def generator_loss(self, reconstructions: Tensor, reconstruction: Tensor, last_layer: Tensor) -> Tensor:
+        """The term of the generator: ``weight · adaptive · -mean(scores)``."""
+        with torch.autocast(reconstructions.device.type, enabled=False):
+            adversarial: Tensor = -self.discriminator(reconstructions.float()).mean()
+        return self.weight * adaptive_weight(reconstruction, adversarial, last_layer) * adversarial
+
+    def learn_(self, images: Tensor, reconstructions: Tensor) -> Tensor:
+        """One step of the discriminator; its loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(images.device.type, enabled=False), torch.enable_grad():
+            real = self.discriminator(images.float())
+            loss = hinge_loss(real, self.discriminator(reconstructions.detach().float()))
+        loss.backward()
+        self._average_gradients_()
+        self.optimizer.step()
+        return loss.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimizer."""
+        return {"discriminator": self.discriminator.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self.discriminator.load_state_dict(state["discriminator"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _average_gradients_(self) -> None:
+        if world_size() == 1:
+            return
+        gradients = [parameter.grad for parameter in self.discriminator.parameters() if parameter.grad is not None]
+        for gradient, total in zip(gradients, sum_over_processes(*gradients), strict=True):
+            gradient.copy_(total / world_size())
+
+
+def make_adversary(config: TrainConfig, device: torch.device) -> Adversary | None:
+    """The adversary that a config asks for."""
+    if config.adversarial_weight == 0:
+        return None
+    weight, start = config.adversarial_weight, config.adversarial_start
+    adversary = Adversary(weight, start, config.learning_rate, config.betas)
+    adversary.to_(device)
+    return adversary

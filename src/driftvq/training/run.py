@@ -1,21 +1,156 @@
-"""One training run, from its config to its result; the training itself is in :mod:`driftvq.training.loop`."""
+"""One training run, from its config to its result: its folder and its images; the steps are in ``loop.py``."""
 
-from contextlib import ExitStack
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 
+from driftvq.data import Batches, ImageBatch, ImageSource, eval_batches, open_source, train_batches
+from driftvq.files import LOCK_FILE, locked, write_text
+from driftvq.machine import environment, pick_accelerator
 from driftvq.models import VQVAE, ModelConfig
-from driftvq.training.checkpoints import find_checkpoint
-from driftvq.training.config import TrainConfig, resolve_steps
-from driftvq.training.endings import launched
-from driftvq.training.folder import is_first_process, new_run, own_folder, write_run_files
-from driftvq.training.images import RunImages
+from driftvq.records.runs import CONFIG_FILE, ENVIRONMENT_FILE
+from driftvq.training.checkpoints import find_checkpoint, seed_all
+from driftvq.training.config import TrainConfig, course_changes, resolve_steps
+from driftvq.training.fabric import LAUNCHED, is_first_process, make_fabric, memory_layout, pick_precision, quiet
 from driftvq.training.loop import Say, TrainingLoop
-from driftvq.training.machine import make_fabric, memory_layout, pick_accelerator, pick_precision, quiet
-from driftvq.training.random_state import seed_all
+from driftvq.training.settings import make_config, read_settings, write_settings
+from driftvq.training.stopping import launched
+
+
+def new_run(config: TrainConfig, chosen: Path | None = None) -> Path:
+    """Choose the folder of a new run, or look again at the chosen one: it must not hold a run. Nothing is written."""
+    if LAUNCHED in os.environ and not is_first_process():
+        return Path(os.environ[LAUNCHED])
+    if config.out is None and chosen is None and (config.num_nodes > 1 or not is_first_process()):
+        raise ValueError("several machines must agree on the run folder: give it with --out")
+    folder = chosen or (Path(config.out) if config.out is not None else _dated(config.quantizer))
+    if not is_first_process():
+        return folder
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"the run folder {folder} is a file; choose another --out")
+    if folder.is_dir() and any(path.name != LOCK_FILE for path in folder.iterdir()):
+        hint = f"; to continue it: driftvq train --resume {folder}" if (folder / CONFIG_FILE).exists() else ""
+        raise ValueError(f"the run folder {folder} is not empty; choose another --out{hint}")
+    return folder
+
+
+def resumed_config(folder: Path, flags: dict[str, Any], config_file: dict[str, Any]) -> TrainConfig:
+    """The config of an existing run with what may change; other changes are refused by name."""
+    if not (folder / CONFIG_FILE).is_file():
+        raise ValueError(f"{folder} is not a run to resume: it has no {CONFIG_FILE}")
+    old = read_settings(folder / CONFIG_FILE)
+    config = make_config(old, config_file, flags, {"out": str(folder)})
+    changes = course_changes(make_config(old).to_dict(), config.to_dict())
+    if changes:
+        raise ValueError(f"a resumed run keeps its settings; these differ: {'; '.join(changes)}")
+    return config
+
+
+@contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """Inside, no other training works in the folder, which is made if need be; the first process sees to it for all."""
+    if not is_first_process():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, "training"):
+        yield
+
+
+def write_run_files(folder: Path, config: TrainConfig, steps: int) -> None:
+    """Write the config, steps resolved, and the environment; the first process does it for all."""
+    if not is_first_process():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {**config.to_dict(), "steps": steps, "epochs": None}
+    settings.pop("out")  # so that the file describes a new run as well
+    write_settings(folder / CONFIG_FILE, settings)
+    write_text(folder / ENVIRONMENT_FILE, json.dumps(environment(), indent=2, ensure_ascii=False) + "\n")
+
+
+def _dated(quantizer: str) -> Path:
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    base = Path("runs") / f"{stamp}-{re.sub(r'[^A-Za-z0-9_]+', '-', quantizer)}"
+    number = 2
+    folder = base
+    while folder.exists():
+        folder, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return folder
+
+
+START_SEED = 2**31
+"""Added to the seed for the batches of the k-means start, so that it sees an order of its own."""
+
+
+class RunImages:
+    """What a run reads; each process its own share, set once :attr:`rank` and :attr:`world_size` are known.
+
+    The training batches are endless and a pure function of the seed and of how many came before, so a resumed run asks
+    for those after its checkpoint, whatever the old process had read ahead.
+
+    Args:
+        config: of the run.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        self.rank, self.world_size = 0, 1
+        options: dict[str, Any] = {"val_share": config.val_share, "seed": config.seed, "size": config.size}
+        self.train_source: ImageSource = open_source(config.data, "train", **options)
+        if config.val_data is None:
+            self.val_source: ImageSource = open_source(config.data, "val", **options)
+        else:
+            self.val_source = open_source(config.val_data, "all", **options)
+
+    def train_batches(self, start: int) -> Batches:
+        """From batch ``start`` on, counted from 0."""
+        return self._training_batches(self.config.seed, start, self.config.workers)
+
+    def start_batches(self) -> Batches:
+        """Training images in another order than that of training."""
+        return self._training_batches(self.config.seed + START_SEED, 0, 0)
+
+    def val_batches(self) -> Batches:
+        """The same images each time; a process may have fewer batches than another, or none."""
+        return eval_batches(
+            self.val_source,
+            size=self.config.size,
+            batch_size=self.config.batch_size,
+            limit=self.config.val_images or None,
+            strict=self.config.strict,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+
+    def first_val_images(self, count: int) -> ImageBatch:
+        """A few validation images, the same in each process and each run."""
+        with eval_batches(self.val_source, size=self.config.size, batch_size=count, limit=count) as batches:
+            return next(iter(batches))
+
+    def _training_batches(self, seed: int, start: int, workers: int) -> Batches:
+        config = self.config
+        return train_batches(
+            self.train_source,
+            size=config.size,
+            batch_size=config.batch_size,
+            seed=seed,
+            start_step=start,
+            workers=workers,
+            crop=config.crop,
+            flip=config.flip,
+            strict=config.strict,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
 
 
 @dataclass(frozen=True)

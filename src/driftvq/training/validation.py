@@ -1,9 +1,13 @@
-"""What a validation adds up, over batches and processes."""
+"""Which model is validated, what a validation adds up over batches and processes, and which model was the best."""
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from driftvq.data.images import to_uint8
 from driftvq.functional import perplexity, usage
@@ -11,8 +15,40 @@ from driftvq.functional.precision import widest_float
 from driftvq.metrics.psnr import psnr
 from driftvq.metrics.ssim import WINDOW, ssim
 from driftvq.metrics.usage import CodeCounter
+from driftvq.models import VQVAE, save_pretrained
 from driftvq.quantizers import Quantizer
 from driftvq.quantizers.distributed import sum_over_processes
+from driftvq.training.config import MONITORS, TrainConfig
+
+
+class WeightAverage(AveragedModel):
+    """``average ← γ average + (1-γ) weights`` of a model's floating-point parameters and buffers, as :attr:`module`.
+
+    For the first steps γ is at most ``(1 + n) / (10 + n)``, so that the average soon forgets the random start.
+
+    Args:
+        model: whose weights.
+        decay: γ.
+    """
+
+    module: Any  # what the model is
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        def average(kept: Sequence[Tensor], weights: Sequence[Tensor], updates: Tensor | int) -> None:
+            share = 1 - min(decay, (1 + int(updates)) / (10 + int(updates)))
+            for mean, value in zip(kept, weights, strict=True):
+                mean.lerp_(value, share) if mean.is_floating_point() else mean.copy_(value)
+
+        super().__init__(model, multi_avg_fn=average, use_buffers=True)
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        """Take one step toward the weights of the model."""
+        mine, theirs = self.module.state_dict(), model.state_dict()
+        if any(value.shape != theirs[name].shape for name, value in mine.items()):
+            self.module.load_state_dict(theirs)  # the buffers of a k-means start change their size
+        super().update_parameters(model)
+
 
 SUMMED = ("loss", "psnr", "ssim")
 
@@ -66,3 +102,65 @@ MOST_PSNR = 100.0
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
+
+
+class BestModel:
+    """Which validation was the best by ``config.monitor``; its model lies in the folder ``model`` of the run.
+
+    Args:
+        run: the run's folder.
+        config: of the run.
+
+    Attributes:
+        best: validation values of the best model, and its step.
+        latest: those of the latest validation.
+        waited: validations since the best one.
+    """
+
+    def __init__(self, run: Path, config: TrainConfig) -> None:
+        self.folder, self.config = run / "model", config
+        self.best: dict[str, float] = {}
+        self.latest: dict[str, float] = {}
+        self.waited = 0
+
+    def judge(self, step: int, values: dict[str, float]) -> bool:
+        """Note a validation; whether it is the best so far."""
+        self.latest = {"step": step, **values}
+        name = f"val/{self.config.monitor}"
+        if not is_better(values.get(name), self.best.get(name), MONITORS[self.config.monitor]):
+            self.waited += 1
+            return False
+        self.best, self.waited = dict(self.latest), 0
+        return True
+
+    @property
+    def patience_is_over(self) -> bool:
+        """Whether it is time for an early stop."""
+        return 0 < self.config.patience <= self.waited
+
+    def save(self, model: VQVAE) -> None:
+        """Write the model that was just found to be the best."""
+        data = "embedded photographs" if self.config.data is None else Path(self.config.data).name
+        values = {name.removeprefix("val/"): value for name, value in self.best.items() if name != "step"}
+        training = {"step": int(self.best["step"]), "data": data, "image size": self.config.size}
+        try:
+            save_pretrained(model, self.folder, card={"training": training, "validation": values})
+        except Exception as error:  # safetensors has an error of its own for a full disk
+            raise OSError(f"cannot write the best model to {self.folder}: {error}") from error
+
+    def state_dict(self) -> dict[str, Any]:
+        """To go on from."""
+        return {"best": dict(self.best), "latest": dict(self.latest), "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        self.best, self.latest, self.waited = dict(state["best"]), dict(state["latest"]), state["waited"]
+
+
+def is_better(value: float | None, best: float | None, direction: str) -> bool:
+    """Whether a value beats the best one so far; one that is not finite never does."""
+    if value is None or not math.isfinite(value):
+        return False
+    if best is None:
+        return True
+    return value > best if direction == "max" else value < best

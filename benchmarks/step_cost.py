@@ -1,4 +1,4 @@
-"""What a training step costs, counted from the network's shapes: ``python -m driftvq.training.cost``."""
+"""What a training step costs, counted from the shapes of a network: ``python benchmarks/step_cost.py``."""
 
 import argparse
 import sys
@@ -107,7 +107,7 @@ def _gb(count: int) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Print the cost of a step."""
-    parser = argparse.ArgumentParser(prog="python -m driftvq.training.cost", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python benchmarks/step_cost.py", description=__doc__)
     parser.add_argument("--network", default="paper")
     for name, default in (("size", 256), ("batch-size", 16), ("codebook-size", 1024), ("code-dim", 64)):
         parser.add_argument(f"--{name}", type=int, default=default)

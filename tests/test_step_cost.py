@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from driftvq.training.cost import SavedValues, StepCost, main, step_cost
+from step_cost import SavedValues, StepCost, main, step_cost
 
 
 def conv_flops(size_out, kernel, channels_in, channels_out):

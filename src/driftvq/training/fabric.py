@@ -1,15 +1,22 @@
-"""What the machine computes fast, and Lightning Fabric set up for it."""
+"""Lightning Fabric set up for the machine, and what the processes that train together agree on."""
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning.fabric import Fabric
 from lightning.fabric.strategies.fsdp import FSDPStrategy
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
+from driftvq.machine import pick_accelerator
+from driftvq.quantizers.distributed import world_size
 from driftvq.training.checkpoints import PlainCheckpointIO
 from driftvq.training.config import TrainConfig
 
@@ -33,15 +40,6 @@ def make_fabric(config: TrainConfig) -> Fabric:
     except (RuntimeError, TypeError, ValueError, MisconfigurationException) as error:
         asked = f"accelerator={config.accelerator!r}, devices={config.devices!r}, strategy={config.strategy!r}"
         raise ValueError(f"Lightning cannot work with {asked}: {' '.join(str(error).split())}") from error
-
-
-def pick_accelerator(accelerator: str) -> str:
-    """``"cuda"``, ``"mps"`` or ``"cpu"``: where Lightning's choice of accelerator will run."""
-    if accelerator in ("cuda", "gpu", "auto") and torch.cuda.is_available():
-        return "cuda"
-    if accelerator in ("mps", "gpu", "auto") and torch.backends.mps.is_available():
-        return "mps"
-    return accelerator if accelerator not in ("auto", "gpu") else "cpu"
 
 
 def pick_precision(config: TrainConfig) -> str:
@@ -86,3 +84,49 @@ def _cpu_computes_bf16() -> bool:
     """Whether the CPU has instructions for bf16 matrix products (AVX-512 BF16 or AMX)."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(bool(getattr(torch.cpu, name, bool)()) for name in names)
+
+
+LAUNCHED = "DRIFTVQ_RUN"
+"""Tells processes that Lightning starts for the other devices which folder the first one chose."""
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that makes folders and speaks; before Lightning can say."""
+    ranks = (os.environ.get(name) for name in ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"))
+    return all(rank in (None, "0") for rank in ranks)
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def any_process(flag: bool, device: torch.device) -> bool:
+    """Whether the flag is set in any process; all get the same answer."""
+    if world_size() == 1:
+        return flag
+    flags = torch.tensor(int(flag), device=device)
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    return bool(flags)
+
+
+def all_processes(value: Any) -> list[Any]:
+    """The plain value of each process, in the order of the processes."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+@contextmanager
+def whole_weights(module: nn.Module) -> Iterator[None]:
+    """Inside, parts of a module can be called by themselves, even if a strategy spreads its weights over processes.
+
+    All processes have to enter together.
+    """
+    if FullyShardedDataParallel.fsdp_modules(module):
+        with FullyShardedDataParallel.summon_full_params(module, writeback=False):
+            yield
+    else:
+        yield

@@ -2,9 +2,9 @@ import pytest
 import torch
 from lightning.fabric.strategies import FSDPStrategy
 
-from driftvq.training import machine
+from driftvq.machine import pick_accelerator
 from driftvq.training.config import TrainConfig
-from driftvq.training.machine import make_fabric, memory_layout, pick_accelerator, pick_precision
+from driftvq.training.fabric import make_fabric, memory_layout, pick_precision
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_bf16_only_where_the_cpu_computes_it(monkeypatch):
 
 
 def test_a_torch_that_cannot_tell_means_no_bf16_on_cpus(monkeypatch):
-    monkeypatch.setattr(machine.torch, "cpu", object())
+    monkeypatch.setattr(torch, "cpu", object())
     assert pick_precision(TrainConfig(accelerator="cpu")) == "32-true"
 
 
@@ -47,7 +47,7 @@ def test_layout(gpu):
 
 def test_what_concerns_machines_goes_to_lightning_unchanged(monkeypatch):
     given = {}
-    monkeypatch.setattr("driftvq.training.machine.Fabric", lambda **options: given.update(options))
+    monkeypatch.setattr("driftvq.training.fabric.Fabric", lambda **options: given.update(options))
     settings = {"devices": "0,1", "num_nodes": 3, "accelerator": "gpu", "precision": "bf16-mixed"}
     make_fabric(TrainConfig(strategy="ddp_find_unused_parameters_true", **settings))
     assert given.items() >= {**settings, "strategy": "ddp_find_unused_parameters_true"}.items()

@@ -1,0 +1,128 @@
+"""The machine that this runs on: its devices, its free memory, and what is installed on it."""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from driftvq.names import check_name
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PACKAGES = ("driftvq", "torch", "lightning", "numpy", "pillow", "safetensors", "datasets")
+
+UNKNOWN = 4 << 30
+"""What is assumed where the system does not say."""
+
+_GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "inactive_file"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
+"""Limit, use, and the part of the use that is a cache of files, of a container: version 2 and 1 of control groups."""
+
+
+def available_memory() -> int:
+    """Bytes that the machine, the container and the process's own limit all leave."""
+    found = [_of_machine(), *map(_of_group, _GROUPS), _of_process()]
+    return max(0, min([value for value in found if value is not None], default=UNKNOWN))
+
+
+def _of_machine() -> int | None:
+    with suppress(OSError, ValueError):
+        return _field(Path("/proc/meminfo"), "MemAvailable:") * 1024
+    with suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return None
+
+
+def _of_group(files: tuple[str, str, str]) -> int | None:
+    limit, used, cached = files
+    with suppress(OSError, ValueError):
+        most, now = int(Path(limit).read_text()), int(Path(used).read_text())
+        return most - now + _field(Path(limit).with_name("memory.stat"), cached)
+    return None
+
+
+def _of_process() -> int | None:
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if most != resource.RLIM_INFINITY:
+            return most - _field(Path("/proc/self/status"), "VmSize:") * 1024
+    return None
+
+
+def _field(path: Path, name: str) -> int:
+    for line in path.read_text().splitlines():
+        key, _, value = line.partition(" ") if "\t" not in line else line.partition("\t")
+        if key == name:
+            return int(value.split()[0])
+    raise ValueError(f"no {name} in {path}")
+
+
+def pick_accelerator(accelerator: str) -> str:
+    """``"cuda"``, ``"mps"`` or ``"cpu"``: where Lightning's choice of accelerator will run."""
+    return pick_device("auto").type if accelerator in ("auto", "gpu") else accelerator
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a name; "auto" is a GPU if there is one."""
+    check_name("device", name.partition(":")[0], DEVICES)
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if name == "auto":
+        return torch.device("cuda" if cuda else "mps" if mps else "cpu")
+    if (name.startswith("cuda") and not cuda) or (name.startswith("mps") and not mps):
+        raise ValueError(f"device {name!r} is not available here; allowed: auto, cpu{', cuda' * cuda}{', mps' * mps}")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {name!r}") from error
+
+
+def environment() -> dict[str, Any]:
+    """Versions, the git commit of the code, and the command."""
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "cuda": torch.version.cuda,
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "threads": torch.get_num_threads(),
+        "git": git_state(Path(__file__).parent),
+    }
+
+
+def git_state(folder: Path, run: Callable[..., Any] = subprocess.run) -> dict[str, Any] | None:
+    """The commit that a folder belongs to and whether tracked files differ from it; None outside of git."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return str(run(command, capture_output=True, text=True, check=True, timeout=10).stdout).strip()
+
+    try:
+        if not git("ls-files", "--", "."):  # merely inside of another repository
+            return None
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "-uno"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
