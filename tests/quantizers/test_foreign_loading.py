@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from driftvq import Quantizer, make_quantizer
+from driftvq import QUANTIZERS, Quantizer, make_quantizer
 
 
 def trained(name: str) -> Quantizer:
@@ -24,6 +24,24 @@ def test_a_codebook_written_in_place_is_not_started_again(name: str) -> None:
     x = torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(9))
     assert torch.equal(twin(x).indices, vq(x).indices)
     assert torch.equal(twin.codebook, vq.codebook)
+
+
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_a_module_built_without_memory_is_whole_after_loading(name: str) -> None:
+    vq = trained(name)
+    with torch.device("meta"):
+        twin = make_quantizer(name, dim=12, codebook_size=64)
+    twin.to_empty(device="cpu")
+    for tensor in (*twin.parameters(), *twin.buffers()):
+        tensor.detach().fill_(1)
+    twin.load_state_dict(vq.state_dict())
+    x = torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(9))
+    for _ in range(2):
+        torch.manual_seed(3)
+        indices = twin(x).indices
+        torch.manual_seed(3)
+        assert torch.equal(indices, vq(x).indices)
+    assert torch.equal(twin.eval().indices_to_codes(indices), vq.eval().indices_to_codes(indices))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

@@ -1,7 +1,10 @@
+import copy
+
 import pytest
 import torch
+from torch.optim.swa_utils import AveragedModel
 
-from driftvq import EMAVQ, NSVQ, VQ, TransVQ, TransVQPaper
+from driftvq import EMAVQ, NSVQ, VQ, Quantizer, ResidualVQ, TransVQ, TransVQPaper, make_quantizer
 from driftvq.functional import kmeans
 from driftvq.quantizers.codebook import CodebookQuantizer
 
@@ -107,3 +110,84 @@ def test_does_not_touch_the_global_random_state() -> None:
     torch.manual_seed(3)
     vq(batch(0, 200))
     assert torch.rand(()).item() == torch.rand((), generator=torch.Generator().manual_seed(3)).item()
+
+
+@pytest.mark.parametrize("use_buffers", [True, False])
+@pytest.mark.parametrize("name", ["ns_vq", "residual_vq"])
+def test_a_moving_average_of_the_model_follows_the_start(name: str, use_buffers: bool) -> None:
+    vq = make_quantizer(name, dim=3, codebook_size=50)
+    averaged = AveragedModel(vq, use_buffers=use_buffers, avg_fn=lambda _, new, __: new)
+    shapes = [buffer.shape for buffer in vq.buffers()]
+    for seed in range(6):
+        vq(batch(seed))
+        averaged.update_parameters(vq)
+        assert [buffer.shape for buffer in vq.buffers()] == shapes
+    assert torch.equal(averaged.module.codebook, vq.codebook)
+    indices = averaged.module.train()(batch(9)).indices
+    assert torch.equal(indices, vq(batch(9)).indices)
+
+
+def test_a_copy_gathers_by_itself() -> None:
+    vq = make(NSVQ)
+    vq(batch(0))
+    twin = copy.deepcopy(vq)
+    vq(batch(1))
+    assert (len(vq.start.pending), len(twin.start.pending)) == (80, 40)
+    for seed in (1, 2):
+        twin(batch(seed))
+    vq(batch(2))
+    assert torch.equal(twin.codebook, vq.codebook)
+
+
+def test_what_was_gathered_for_other_codes_is_refused() -> None:
+    vq = make(VQ)
+    vq(batch(0))
+    for wrong in (torch.zeros(40, 2), torch.zeros(101, 3), torch.zeros(3)):
+        with pytest.raises(RuntimeError, match=r"start.pending must be at most 100 latents of 3, got"):
+            make(VQ).load_state_dict({**vq.state_dict(), "start.pending": wrong})
+
+
+COMPILED: dict[str, tuple[type[Quantizer], dict[str, object]]] = {
+    "ns_vq": (NSVQ, {}),
+    "trans_vq mlp": (TransVQ, {"transform": "mlp", "width": 8}),
+    "ema_vq": (EMAVQ, {"kmeans_init": True}),
+    "residual_vq": (ResidualVQ, {"num_quantizers": 2}),
+    "residual_vq shared": (ResidualVQ, {"num_quantizers": 2, "shared_codebook": True}),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiles_into_one_graph_from_the_first_step(name: str) -> None:
+    cls, options = COMPILED[name]
+    torch.manual_seed(0)
+    vq = cls(dim=3, codebook_size=50, **options)
+    twin, graphs = copy.deepcopy(vq), []
+    torch._dynamo.reset()
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        graphs.append(graph)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    compiled = torch.compile(vq, fullgraph=True, backend=backend)
+    for step in range(6):
+        x, y = (batch(step).requires_grad_() for _ in range(2))
+        for module, z in ((compiled, x), (twin, y)):
+            quantized, _, loss = module(z)
+            ((quantized - 1).square().mean() + loss).backward()
+        assert torch.equal(x.grad, y.grad)
+        for (key, mine), other in zip(vq.state_dict().items(), twin.state_dict().values(), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6, msg=f"{key} at step {step}")
+    assert len(graphs) == 2  # while it gathers, and then
+
+
+def test_a_compiled_start_finds_out_that_a_codebook_was_loaded_in_place() -> None:
+    vq, twin = make(NSVQ), make(NSVQ)
+    for seed in range(4):
+        vq(batch(seed))
+    for name, tensor in vq.state_dict().items():
+        twin.get_buffer(name).copy_(tensor)
+    torch._dynamo.reset()
+    compiled = torch.compile(twin, fullgraph=True, backend="aot_eager")
+    for seed in (5, 6):
+        assert torch.equal(compiled(batch(seed)).indices, vq(batch(seed)).indices)
+    torch.testing.assert_close(twin.codebook, vq.codebook)

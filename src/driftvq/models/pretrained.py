@@ -12,6 +12,7 @@ from driftvq.files import make_folder, read_object, replacing, write_text
 from driftvq.models.card import model_card
 from driftvq.models.config import ModelConfig
 from driftvq.models.vqvae import VQVAE
+from driftvq.quantizers.codebooks.start import KMeansStart
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT_VERSION = 1
@@ -108,13 +109,17 @@ def _check_metadata(metadata: Mapping[str, str] | None, config: ModelConfig, fol
 def _check_shapes(found: Mapping[str, tuple[int, ...]], config: ModelConfig, weights: Path) -> None:
     """Compare with an unallocated model, so that a wrong config costs no memory."""
     with torch.device("meta"):
-        expected = {name: tuple(tensor.shape) for name, tensor in VQVAE(config).state_dict().items()}
-    for names, what in ((expected.keys() - found.keys(), "lacks"), (found.keys() - expected.keys(), "has unknown")):
+        model = VQVAE(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    starts = {f"{name}.pending": start for name, start in model.named_modules() if isinstance(start, KMeansStart)}
+    unknown = found.keys() - expected.keys() - starts.keys()
+    for names, what in ((expected.keys() - found.keys(), "lacks"), (unknown, "has unknown")):
         if names:
             raise ValueError(f"{weights} does not fit its {CONFIG}: it {what} {', '.join(sorted(names)[:3])}")
+    for name in found.keys() & starts.keys():  # there while a k-means start gathers latents, any number of them
+        expected[name] = (min(sum(found[name][:1]), starts[name].needed), starts[name].pending.shape[1])
     for name, shape in expected.items():
-        grows = name.endswith(".pending")  # latents gathered for a k-means start: any number
-        if found[name][1:] != shape[1:] if grows else found[name] != shape:
+        if found[name] != shape:
             raise ValueError(f"{weights} does not fit its {CONFIG}: {name} is {found[name]}, expected {shape}")
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from driftvq.functional import count_codes
 from driftvq.quantizers.arguments import positive_int
 from driftvq.quantizers.codebooks.base import Lesson
+from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, sum_over_processes, world_size
 
 
@@ -166,6 +167,9 @@ class Quantizer(nn.Module):
         """Once, in a process group: all processes take over the buffers of the first."""
         for buffer in self.buffers():
             buffer.copy_(from_first_process(buffer))
+        for start in self.modules():
+            if isinstance(start, KMeansStart):
+                start.agree_()
         self._agreed = True
 
     def _flatten(self, x: Tensor) -> tuple[Tensor, torch.Size]:

@@ -3,11 +3,12 @@
 Shape suffixes: n latents, k codes, d dimensions.
 """
 
+from collections.abc import Callable
 from typing import ClassVar, TypedDict
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from driftvq.functional import Metric, masked_mse, straight_through
@@ -164,8 +165,11 @@ class CodebookQuantizer(Quantizer):
 
     @torch.no_grad()
     def _learn_(self, lesson: Lesson) -> None:
+        seen = lesson._replace(latents=self._to_code_space(lesson.latents))
         if self.start.done and not self._frozen:
-            self.book.learn_(lesson._replace(latents=self._to_code_space(lesson.latents)))
+            self.book.learn_(seen)
+        elif torch.compiler.is_compiling() and not self._frozen:  # the start may finish in the middle of the graph
+            change_where_(self.start.finished, self.book, lambda: self.book.learn_(seen))
         super()._learn_(lesson)
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
@@ -177,6 +181,14 @@ class CodebookQuantizer(Quantizer):
 
     @torch.no_grad()
     def _start_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
-        codes_kd = self.start(z_nd, valid_n)
-        if codes_kd is not None:
-            self.book.set_(codes_kd)
+        codes_kd, made = self.start(z_nd, valid_n)
+        change_where_(made, self.book, lambda: self.book.set_(codes_kd))
+
+
+def change_where_(condition: Tensor, module: nn.Module, change: Callable[[], None]) -> None:
+    """Let a module's tensors change where a boolean scalar says so, without a branch or a host read."""
+    tensors = [*module.parameters(), *module.buffers()]
+    before = [tensor.clone() for tensor in tensors]
+    change()
+    for tensor, kept in zip(tensors, before, strict=True):
+        tensor.copy_(torch.where(condition, tensor, kept))

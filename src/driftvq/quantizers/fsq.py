@@ -42,7 +42,7 @@ class FSQ(Quantizer):
     ) -> None:
         levels = _checked_levels(codebook_size, levels)
         super().__init__(dim, math.prod(levels), len(levels), channel_first)
-        self.register_buffer("levels", torch.tensor(levels), persistent=False)
+        self.register_buffer("levels", torch.tensor(levels))
 
     @property
     def codebook(self) -> Tensor:

@@ -44,9 +44,9 @@ class WeightAverage(AveragedModel):
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
         """Take one step toward the weights of the model."""
-        mine, theirs = self.module.state_dict(), model.state_dict()
-        if any(value.shape != theirs[name].shape for name, value in mine.items()):
-            self.module.load_state_dict(theirs)  # the buffers of a k-means start change their size
+        mine, theirs = ({name: tensor.shape for name, tensor in m.state_dict().items()} for m in (self.module, model))
+        if mine != theirs:  # a k-means start gathers latents: there is no codebook yet to average
+            self.module.load_state_dict(model.state_dict())
         super().update_parameters(model)
 
 

@@ -1,20 +1,23 @@
 """The k-means start of a codebook, over as many batches as it needs."""
 
-from typing import ClassVar
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import Metric, kmeans
-from driftvq.quantizers.distributed import from_first_process, gather_rows, row_counts
+from driftvq.quantizers.distributed import from_first_process, gather_rows, row_counts, world_size
 
 
 class KMeansStart(nn.Module):
     """Gathers the first latents of training, from all processes, until k-means can place every code.
 
     While it gathers, the codes *are* the latest latents, so the batch at hand is quantised almost without error. What
-    was gathered is part of the state dict: a run that is interrupted here continues here.
+    was gathered is in the state dict, so that a run that is interrupted here continues here; it is no buffer, since
+    whoever averages, broadcasts or writes buffers in place needs them to keep their shapes.
 
     Args:
         codebook_size: K.
@@ -23,10 +26,12 @@ class KMeansStart(nn.Module):
         samples_per_code: latents to gather per code.
         metric: ``"l2"`` or ``"cosine"``.
         done: nothing to do.
+
+    Attributes:
+        pending: latents gathered so far ``(n, d)``.
+        finished: boolean scalar, whether nothing is left to gather.
     """
 
-    training_state: ClassVar[tuple[str, ...]] = ("pending", "finished")
-    pending: Tensor
     finished: Tensor
 
     def __init__(
@@ -44,16 +49,29 @@ class KMeansStart(nn.Module):
         self.done = done
         """Mirrors ``finished`` in Python, where a compiled graph can branch on it."""
         self.register_buffer("finished", torch.tensor(done))
-        self.register_buffer("pending", torch.zeros(0, dim))
+        self.pending = torch.zeros(0, dim)
+        self._enter()
+
+    def _enter(self) -> None:
+        self._number = next(_NUMBERS)
+        _STARTS[self._number] = self
 
     @torch.no_grad()
-    def forward(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor | None:
-        """The codebook to use from now on ``(k, d)``, or None when no process has seen a latent yet."""
+    def forward(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The codebook to use from now on ``(k, d)``, and, as a boolean scalar, whether there is one.
+
+        There is none while no process has seen a latent, nor where it was loaded. ``torch.compile`` sees one operator.
+        """
+        codes_kd, made = _start_op(z_nd, valid_n, self.finished, self._number)
+        return codes_kd, made
+
+    def gather_(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor | None:
+        """Take in a batch; :meth:`forward` without the operator around it."""
         latents = z_nd if valid_n is None else z_nd[valid_n]
         if self.metric == "cosine":
             latents = F.normalize(latents, dim=1)
-        latents = gather_rows(latents, row_counts(latents)).to(self.pending.dtype)
-        self.pending = torch.cat([self.pending, latents])[: self.needed]
+        latents = gather_rows(latents, row_counts(latents))
+        self.pending = torch.cat([self.pending.to(latents), latents])[: self.needed]
         if len(self.pending) == 0:
             return None
         if len(self.pending) < self.needed:
@@ -66,7 +84,7 @@ class KMeansStart(nn.Module):
 
     def waits(self) -> bool:
         """Whether latents are still to be gathered; a loader may have written the buffer alone."""
-        if not self.done:
+        if not self.done and not torch.compiler.is_compiling():  # a graph leaves it to the operator to find out
             self.done = bool(self.finished)
         return not self.done
 
@@ -76,8 +94,68 @@ class KMeansStart(nn.Module):
         self.finished.fill_(True)
         self.pending = self.pending[:0].clone()
 
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore[no-untyped-def]
-        if f"{prefix}pending" in state_dict:
-            self.pending = torch.empty_like(state_dict[f"{prefix}pending"], device=self.pending.device)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        self.done = bool(self.finished)
+    def agree_(self) -> None:
+        """All processes take over what the first has gathered."""
+        if world_size() == 1:
+            return
+        rows = int(from_first_process(torch.tensor(len(self.pending), device=self.finished.device)))
+        if len(self.pending) != rows:
+            self.pending = self.pending.new_zeros(rows, self.pending.shape[1])
+        self.pending = from_first_process(self.pending.to(self.finished.device))
+
+    @property
+    def training_state(self) -> tuple[str, ...]:
+        """Names in the state dict that say how training goes on and change nothing in evaluation."""
+        return ("finished", "pending") if len(self.pending) else ("finished",)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "KMeansStart":
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.pending = fn(self.pending)
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if len(self.pending):
+            destination[f"{prefix}pending"] = self.pending
+
+    def _load_from_state_dict(  # type: ignore[no-untyped-def]
+        self, state_dict, prefix, metadata, strict, missing, unexpected, errors
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        self.done = not self.finished.is_meta and bool(self.finished)
+        name, dim = f"{prefix}pending", self.pending.shape[1]
+        found = state_dict.get(name, self.pending[:0])
+        if name in unexpected:
+            unexpected.remove(name)
+        if found.ndim != 2 or found.shape[1] != dim or len(found) > self.needed:
+            errors.append(f"{name} must be at most {self.needed} latents of {dim}, got {tuple(found.shape)}")
+        else:
+            self.pending = found.to(self.finished.device, copy=True)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._enter()  # a copy is another start
+
+
+_NUMBERS = count()
+_STARTS: WeakValueDictionary[int, KMeansStart] = WeakValueDictionary()
+"""By number, which an operator can take."""
+
+
+@torch.library.custom_op("driftvq::start_codes", mutates_args=("finished",))
+def _start_op(z_nd: Tensor, valid_n: Tensor | None, finished: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    start = _STARTS[number]
+    if finished:
+        start.finish_()
+        codes_kd = None
+    else:
+        codes_kd = start.gather_(z_nd, valid_n)
+        finished.fill_(start.done)
+    made = torch.tensor(codes_kd is not None, device=z_nd.device)
+    return (z_nd.new_zeros(start.codebook_size, z_nd.shape[1]) if codes_kd is None else codes_kd), made
+
+
+@_start_op.register_fake
+def _(z_nd: Tensor, valid_n: Tensor | None, finished: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    codes_kd = z_nd.new_empty(_STARTS[number].codebook_size, z_nd.shape[1])
+    return codes_kd, torch.empty((), dtype=torch.bool, device=z_nd.device)
