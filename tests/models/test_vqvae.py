@@ -213,3 +213,30 @@ def test_any_quantizer_compiles_into_one_graph_in_training_and_evaluation(quanti
     model, compiled, images = assert_compiles(quantizer)
     model.eval()
     assert torch.allclose(compiled(images).images, model(images).images, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_latents_in_other_units_are_the_same_model(scale):
+    torch.manual_seed(0)
+    images = torch.rand(2, 3, 16, 16, dtype=torch.float64) * 2 - 1
+    options = {"quantizer": "vq", "codebook_size": 8, "code_dim": 4}
+    plain = VQVAE(ModelConfig(**options)).double()
+    scaled = VQVAE(ModelConfig(**options, latent_scale=scale)).double()
+    renamed = {"encoder.": "encoder.0.", "decoder.": "decoder.1."}
+    state = {}
+    for name, value in plain.state_dict().items():
+        part = next((part for part in renamed if name.startswith(part)), "")
+        state[renamed.get(part, "") + name.removeprefix(part)] = value * (scale if name.endswith("codes") else 1)
+    scaled.load_state_dict(state)
+    first, second = plain.eval()(images), scaled.eval()(images)
+    assert torch.equal(first.indices, second.indices)
+    assert torch.allclose(first.images, second.images)
+    assert torch.allclose(first.loss, second.loss)
+    assert torch.allclose(first.latents * scale, second.latents)
+    assert torch.allclose(scaled.reconstruct(images), first.images)
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, float("inf"), "1", True])
+def test_a_scale_of_the_latents_is_larger_than_zero(scale):
+    with pytest.raises(ValueError, match="latent_scale must be a number larger than 0"):
+        ModelConfig(latent_scale=scale)

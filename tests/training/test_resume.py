@@ -35,6 +35,8 @@ MORE_CASES: dict[str, dict[str, Any]] = {
     "adversary": {"adversarial_weight": 0.5, "adversarial_start": 6},
     "accumulation": {"accumulate": 2, "monitor": "loss"},
     "TensorBoard": {"tensorboard": True},
+    "killed in the warm-up": {"warm_up": 12},
+    "killed after the warm-up": {"warm_up": 4},
 }
 
 

@@ -14,6 +14,7 @@ from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.checkpoints import seed_all
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import LAUNCHED
+from driftvq.training.loop import Probe
 from driftvq.training.run import new_run, resumed_config, train, write_run_files
 from driftvq.training.settings import make_config, read_settings
 from tests.training.runs import checkpoint, differences, records
@@ -312,3 +313,34 @@ def test_wrong_settings_leave_no_folder(small, tmp_path):
         with pytest.raises(ValueError, match=message):
             train(small(**changes))
         assert not (tmp_path / "run").exists()
+
+
+def test_a_warm_up_is_a_plain_autoencoder_and_the_codebook_starts_behind_it(small, tmp_path):
+    plain = train(small(quantizer="none", steps=3, out=str(tmp_path / "plain"))).model
+    warm = train(small(quantizer="ns_vq", steps=3, warm_up=3, out=str(tmp_path / "warm"))).model
+    assert differences(plain.encoder.state_dict(), warm.encoder.state_dict()) == []
+    assert differences(plain.decoder.state_dict(), warm.decoder.state_dict()) == []
+    assert warm.quantizer.step == 0
+    assert not warm.quantizer.start.done
+    after = train(small(quantizer="ns_vq", steps=5, warm_up=3, out=str(tmp_path / "after"))).model
+    assert after.quantizer.start.done
+    assert after.quantizer.step == 2
+
+
+def test_a_probe_sees_the_model_after_its_steps_and_changes_nothing(small, tmp_path):
+    seen = {}
+
+    def read(model):
+        assert not model.training
+        seen[len(seen)] = {name: value.clone() for name, value in model.state_dict().items()}
+        torch.rand(3)
+        return {"first_code": float(model.quantizer.codebook[0, 0])}
+
+    probed = train(small(steps=4, out=str(tmp_path / "probed")), probe=Probe((2, 4), read)).model
+    alone = train(small(steps=4, out=str(tmp_path / "alone"))).model
+    half = train(small(steps=2, out=str(tmp_path / "half"))).model
+    assert differences(probed.state_dict(), alone.state_dict()) == []
+    assert len(seen) == 2
+    assert differences(seen[0], half.state_dict()) == []
+    found = [(r["step"], r["probe/first_code"]) for r in records(tmp_path / "probed") if "probe/first_code" in r]
+    assert found == [(2, float(half.quantizer.codebook[0, 0])), (4, float(alone.quantizer.codebook[0, 0]))]

@@ -34,6 +34,8 @@ class ModelConfig:
         codebook_size: number of codes, K.
         code_dim: channels of the latents, D.
         quantizer_options: further arguments of the quantizer, plain values alone so that they can be saved.
+        latent_scale: the latents are multiplied by it before the quantizer, the codes divided by it behind it, and the
+            quantizer's loss divided by its square: the same model in other units, to see that a quantizer has none.
     """
 
     network: str = "small"
@@ -41,12 +43,15 @@ class ModelConfig:
     codebook_size: int = 1024
     code_dim: int = 64
     quantizer_options: Mapping[str, Any] = field(default_factory=dict)
+    latent_scale: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("network", "quantizer"):
             _check_text(name, getattr(self, name))
         for name in ("codebook_size", "code_dim"):
             _check_count(name, getattr(self, name))
+        if not _is_number(self.latent_scale) or not 0 < self.latent_scale < math.inf:
+            raise ValueError(f"latent_scale must be a number larger than 0, got {shortened(self.latent_scale)}")
         object.__setattr__(self, "quantizer_options", _plain_options(self.quantizer_options))
         if self.quantizer == NO_QUANTIZER and self.quantizer_options:
             raise ValueError(f"quantizer 'none' takes no quantizer_options, got {self.quantizer_options!r}")
@@ -78,6 +83,10 @@ def _check_count(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a whole number of at least 1, got {shortened(value)}")
     if value > LARGEST[name]:
         raise ValueError(f"{name} must be at most {LARGEST[name]:,}, got {_number_text(value)}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _plain_options(options: object) -> dict[str, Any]:

@@ -29,6 +29,17 @@ class VQVAEOutput(NamedTuple):
     latents: Tensor
 
 
+class Times(nn.Module):
+    """A constant factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
 class VQVAE(nn.Module):
     """A tokenizer of images in [-1, 1], ``b 3 h w``.
 
@@ -58,16 +69,25 @@ class VQVAE(nn.Module):
         check_name("network", config.network, NETWORKS)
         self.config = config
         self.encoder, self.decoder, self.downscale = NETWORKS[config.network](config.code_dim)
+        if config.latent_scale != 1:
+            self.encoder = nn.Sequential(self.encoder, Times(config.latent_scale))
+            self.decoder = nn.Sequential(Times(1 / config.latent_scale), self.decoder)
         self.quantizer = build_quantizer(config)
 
-    def forward(self, images: Tensor) -> VQVAEOutput:
-        """Reconstruct images, in training or evaluation, with the losses' gradient."""
+    def forward(self, images: Tensor, quantize: bool = True) -> VQVAEOutput:
+        """Reconstruct images, in training or evaluation, with the losses' gradient.
+
+        Args:
+            images: in [-1, 1].
+            quantize: whether the latents pass the quantizer; without, this is a plain autoencoder.
+        """
         check_images(images, self.downscale)
         latents = self._latents(images)
-        if self.quantizer is None:
+        if self.quantizer is None or not quantize:
             codes, indices, loss = latents, None, latents.new_zeros((), dtype=torch.float32)
         else:
             codes, indices, loss = self.quantizer(latents)
+            loss = loss / self.config.latent_scale**2
         return VQVAEOutput(self._images(codes, tuple(images.shape[2:])), indices, loss, latents)
 
     def encode(self, images: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ class TrainConfig:
             "metavar": "KEY=VALUE",
         },
     )
+    latent_scale: float = _setting("model", 1.0, "factor of the latents before the quantizer, taken back behind it")
 
     data: str | None = _setting(
         "data",
@@ -85,6 +86,9 @@ class TrainConfig:
     )
     kmeans_batches: int = _setting(
         "training", 64, "batches at most for the k-means start of the codebook before the first step", least=0
+    )
+    warm_up: int = _setting(
+        "training", 0, "first steps as a plain autoencoder, before the quantizer sees a latent; in one process", least=0
     )
     seed: int = _setting("training", 0, "of weights, data order and crops", least=0)
 
@@ -164,8 +168,9 @@ def _check_ranges(config: TrainConfig) -> None:
     for name in ("lpips_weight", "adversarial_weight", "clip"):
         if not 0 <= getattr(config, name) < float("inf"):
             raise ValueError(f"{name} must be 0 or larger, got {getattr(config, name)!r}")
-    if not 0 < config.learning_rate < float("inf"):
-        raise ValueError(f"learning_rate must be larger than 0, got {config.learning_rate!r}")
+    for name in ("learning_rate", "latent_scale"):
+        if not 0 < getattr(config, name) < float("inf"):
+            raise ValueError(f"{name} must be larger than 0, got {getattr(config, name)!r}")
     if config.epochs is not None and not 0 < config.epochs < float("inf"):
         raise ValueError(f"epochs must be larger than 0, got {config.epochs!r}")
     for name, values in (("betas", config.betas), ("weight_ema", (config.weight_ema,))):

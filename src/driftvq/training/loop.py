@@ -3,7 +3,7 @@
 Lightning Fabric decides where it runs: devices, processes, precision. What happens in a step is written here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 SAMPLES = 16
 """Validation images whose reconstructions are shown, and that the drift meter looks at."""
+
+
+class Probe(NamedTuple):
+    """A look at the model after certain steps, logged as ``probe/…``."""
+
+    steps: Collection[int]
+    read: Callable[[VQVAE], Mapping[str, float]]
 
 
 class StepOutput(NamedTuple):
@@ -64,11 +71,11 @@ class Objective(nn.Module):
         """Pixels as the model takes them."""
         return to_float(pixels).contiguous(memory_format=self.layout)
 
-    def forward(self, pixels: Tensor, adversarial: bool = False) -> StepOutput:
+    def forward(self, pixels: Tensor, adversarial: bool = False, quantize: bool = True) -> StepOutput:
         """The loss of uint8 images ``b 3 h w``."""
         reconstruction_loss, adversary = self.judges
         images = self.inputs(pixels)
-        output = self.model(images)
+        output = self.model(images, quantize)
         rebuilt = output.images.to(torch.promote_types(output.images.dtype, torch.float32))
         reconstruction = reconstruction_loss(rebuilt, images.to(rebuilt.dtype))
         loss = reconstruction + output.loss
@@ -82,8 +89,19 @@ class TrainingLoop:
     """A run in one process, its parts in the order in which a step meets them."""
 
     def __init__(
-        self, config: TrainConfig, run: Path, steps: int, images: "RunImages", model: VQVAE, fabric: Fabric, say: Say
+        self,
+        config: TrainConfig,
+        run: Path,
+        steps: int,
+        images: "RunImages",
+        model: VQVAE,
+        fabric: Fabric,
+        say: Say,
+        probe: Probe | None = None,
     ) -> None:
+        if config.warm_up and fabric.world_size > 1:
+            raise ValueError(f"warm_up={config.warm_up} works in one process, got {fabric.world_size}")
+        self.probe = probe
         self.config, self.run, self.steps, self.fabric, self.say = config, run, steps, fabric, say
         self.step, self.images, self.model = 0, images, model
         images.rank, images.world_size = fabric.global_rank, fabric.world_size
@@ -100,8 +118,8 @@ class TrainingLoop:
         self.evaluated = model if self.average is None else self.average.module
         self.validation = Objective(self.evaluated, config, reconstruction)
         self.samples = images.first_val_images(SAMPLES).images
-        probe = to_float(self.samples).to(fabric.device)
-        self.meter = DriftMeter(model.latents, model.quantizer, probe, channel_first=True)
+        shown = to_float(self.samples).to(fabric.device)
+        self.meter = DriftMeter(model.latents, model.quantizer, shown, channel_first=True)
         self.guard = FiniteGuard(run, model)
         self.skipped, self.best = SkippedImages(run), BestModel(run, config)
 
@@ -127,6 +145,7 @@ class TrainingLoop:
             while not self.finished:
                 self.train_step(stream)
                 self.measure_drift()
+                self.look()
                 if self.step % self.config.val_every == 0 or self.step == self.steps:
                     self.validate()
                 self.progress.show(self.step, self.log.latest, last=self.finished)
@@ -134,23 +153,32 @@ class TrainingLoop:
             self.stop_if(any_process(signals.requested, self.fabric.device))  # asked for during the last checkpoint
 
     def start(self) -> None:
-        """Give the codebook its start; from here on random numbers depend on the seed and the step alone."""
+        """Before the first step; from here on random numbers depend on the seed and the step alone."""
+        if self.config.warm_up == 0:
+            self.start_codebook()
+        seed_all(self.config.seed + self.fabric.global_rank)
+
+    def start_codebook(self) -> None:
+        """Give the codebook its start, before the first step that quantises."""
         if self.config.kmeans_batches > 0 and pending_starts(self.model.quantizer):
             batches = self.images.start_batches()
             inputs = (self.validation.inputs(self.fabric.to_device(batch.images)) for batch in batches)
             with batches, whole_weights(self.network), self.fabric.autocast():
                 self.say(start_codebook_(self.model, inputs, self.config.kmeans_batches))
-        seed_all(self.config.seed + self.fabric.global_rank)
 
     def train_step(self, batches: Iterator[ImageBatch]) -> None:
         """One step of the optimizer, on ``accumulate`` batches."""
         config, self.step = self.config, self.step + 1
+        if config.warm_up and self.step == config.warm_up + 1:
+            self.start_codebook()
         adversary = self.adversary if self.adversary is not None and self.adversary.active(self.step) else None
         for left in reversed(range(config.accumulate)):
             batch = next(batches)
             self.skipped.add(batch.skipped)
             with self.guard.at(self.step, batch.names), self.fabric.no_backward_sync(self.network, enabled=left > 0):
-                output: StepOutput = self.network(self.fabric.to_device(batch.images), adversary is not None)
+                output: StepOutput = self.network(
+                    self.fabric.to_device(batch.images), adversary is not None, self.step > config.warm_up
+                )
                 self.guard.check("loss", output.loss)
                 self.fabric.backward(output.loss / config.accumulate)
         if config.clip > 0:
@@ -170,6 +198,13 @@ class TrainingLoop:
         with whole_weights(self.network):
             reading = self.meter.measure()
         self.log.write_drift(self.step, reading, self.meter)
+
+    def look(self) -> None:
+        """At the steps that the caller of the training named: what it wants to know of the model."""
+        if self.probe is not None and self.step in self.probe.steps:
+            with whole_weights(self.network), undisturbed([self.evaluated]):
+                values = self.probe.read(self.evaluated)
+            self.log.write(self.step, {f"probe/{name}": value for name, value in values.items()})
 
     def validate(self) -> None:
         """Measure the model on images that it is not trained on; keep it if it is the best so far."""

@@ -21,7 +21,7 @@ from driftvq.records.runs import CONFIG_FILE, ENVIRONMENT_FILE
 from driftvq.training.checkpoints import find_checkpoint, seed_all
 from driftvq.training.config import TrainConfig, course_changes, resolve_steps
 from driftvq.training.fabric import LAUNCHED, is_first_process, make_fabric, memory_layout, pick_precision, quiet
-from driftvq.training.loop import Say, TrainingLoop
+from driftvq.training.loop import Probe, Say, TrainingLoop
 from driftvq.training.settings import make_config, read_settings, write_settings
 from driftvq.training.stopping import launched
 
@@ -174,13 +174,16 @@ class TrainResult:
     skipped: int
 
 
-def train(config: TrainConfig, *, resume: bool = False, say: Say = lambda line: None) -> TrainResult:
+def train(
+    config: TrainConfig, *, resume: bool = False, say: Say = lambda line: None, probe: Probe | None = None
+) -> TrainResult:
     """Train a tokenizer.
 
     Args:
         config: of the run; ``config.out`` is the folder to continue when ``resume``.
         resume: go on from the newest checkpoint that can be read.
         say: told, in the first process, what a user should know.
+        probe: looks at the model after certain steps.
 
     Raises:
         InterruptedTrainingError: after Ctrl-C or SIGTERM; a checkpoint is saved.
@@ -203,7 +206,7 @@ def train(config: TrainConfig, *, resume: bool = False, say: Say = lambda line: 
             write_run_files(run, config, steps)
             say(describe(config, images, model, fabric, steps, run))
         with launched(fabric, run):
-            loop = TrainingLoop(config, run, steps, images, model, fabric, say)
+            loop = TrainingLoop(config, run, steps, images, model, fabric, say, probe)
             loop.run_from(checkpoint)
     best = loop.best
     return TrainResult(run, loop.evaluated.eval(), loop.step, best.latest, best.best, loop.skipped.count())
