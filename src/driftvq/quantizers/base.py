@@ -4,16 +4,16 @@ Shape suffixes: n latents (all positions of the batch), d dimensions, q indices 
 """
 
 from abc import abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from driftvq.functional import count_codes
 from driftvq.quantizers.arguments import positive_int
 from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.codebooks.start import KMeansStart
-from driftvq.quantizers.distributed import from_first_process, sum_over_processes, world_size
+from driftvq.quantizers.distributed import from_first_process, world_size
+from driftvq.quantizers.finite import FiniteCheck
 
 
 class QuantizerOutput(NamedTuple):
@@ -27,13 +27,14 @@ class QuantizerOutput(NamedTuple):
 class Selection(NamedTuple):
     """What a method makes of a batch of latents, before projection and layout.
 
-    ``winners`` are the codes that learn from the latents; they differ from ``indices`` where those are sampled.
+    ``lesson`` is what the codes learn from it; None where others do the learning. Its winners differ from ``indices``
+    where those are sampled.
     """
 
     quantized: Tensor
     indices: Tensor
     loss: Tensor
-    winners: Tensor
+    lesson: Lesson | None
 
 
 class Quantizer(nn.Module):
@@ -74,6 +75,7 @@ class Quantizer(nn.Module):
         self.register_buffer("code_age", torch.zeros(codebook_size, dtype=torch.int32))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self._agreed = False
+        self._check_finite = FiniteCheck()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> QuantizerOutput:
         """Quantize latents.
@@ -91,13 +93,13 @@ class Quantizer(nn.Module):
         valid_n = None if mask is None else mask.flatten()
         if valid_n is not None:
             x_nd = torch.where(valid_n[:, None], x_nd, 0)
-        check_finite(x_nd)
+        self._check_finite(x_nd)
         if self.training and world_size() > 1 and not self._agreed:
             self._agree_()
         with torch.autocast(x.device.type, enabled=False):
-            (quantized_nd, indices, loss, winners), z_nd = self._run(x_nd, valid_n)
+            quantized_nd, indices, loss, lesson = self._run(x_nd, valid_n)
             if self.training:
-                self._learn_(self._lesson(z_nd, winners, valid_n))
+                self._learn_(lesson)
         quantized = self._unflatten(quantized_nd.to(x.dtype), shape)
         return QuantizerOutput(quantized, indices.reshape(*shape, *indices.shape[1:]), loss)
 
@@ -134,34 +136,35 @@ class Quantizer(nn.Module):
 
     @abstractmethod
     def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        """Codes ``(n, codebook_dim)``, indices and winners ``(n,)`` or ``(n, q)``, and the loss."""
+        """Codes ``(n, codebook_dim)``, indices ``(n,)`` or ``(n, q)``, the loss, and what there is to learn."""
 
     @abstractmethod
     def _lookup(self, indices: Tensor) -> Tensor:
         """Codes of indices ``(n,)`` or ``(n, q)``, before the output projection; a row of -1 may give anything."""
 
-    def _run(self, x_nd: Tensor, valid_n: Tensor | None) -> tuple[Selection, Tensor]:
-        """Project, select and project back; also the latents as the method saw them, to learn from."""
-        z_nd = _project(self.project_in, x_nd)
-        quantized_nd, indices, loss, winners = self._select(z_nd, valid_n)
+    def _run(self, x_nd: Tensor, valid_n: Tensor | None) -> Selection:
+        """Project, select and project back."""
+        quantized_nd, indices, loss, lesson = self._select(_project(self.project_in, x_nd), valid_n)
         quantized_nd = _project(self.project_out, quantized_nd)
         if valid_n is not None:
             quantized_nd = torch.where(valid_n[:, None], quantized_nd, 0)
             indices = torch.where(valid_n if indices.ndim == 1 else valid_n[:, None], indices, -1)
-        return Selection(quantized_nd, indices, loss, winners), z_nd
+        return Selection(quantized_nd, indices, loss, lesson)
 
-    def _lesson(self, z_nd: Tensor, winners: Tensor, valid_n: Tensor | None) -> Lesson:
+    def _lesson(self, z_nd: Tensor, winners: Tensor, valid_n: Tensor | None, seen: Any = None) -> Lesson:
         """What a training step shows; a quantizer learns from it once per step."""
-        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
-        return Lesson(z_nd.detach(), winners, weight_n, self.step)
+        return Lesson(z_nd.detach(), winners, valid_n, self.step, seen)
 
     @torch.no_grad()
-    def _learn_(self, lesson: Lesson) -> None:
-        """What a training step changes by itself: here the age of the codes."""
+    def _learn_(self, lesson: Lesson | None) -> None:
+        """What a training step changes by itself."""
+        if lesson is not None:
+            self.code_age.add_(1).mul_(self._count_(lesson) == 0)
         self.step += 1
-        counted = torch.where(lesson.weight > 0, lesson.winners, -1)
-        (counts,) = sum_over_processes(count_codes(counted, self.codebook_size))
-        self.code_age.copy_(torch.where(counts > 0, 0, self.code_age + 1))
+
+    def _count_(self, lesson: Lesson) -> Tensor:
+        """How many latents selected each code ``(k,)``; a method with more to learn does it here."""
+        return lesson.counts(self.codebook_size)
 
     def _agree_(self) -> None:
         """Once, in a process group: all processes take over the buffers of the first."""
@@ -216,15 +219,6 @@ def _any_valid(indices: Tensor) -> Tensor:
     """Which positions have a code, ``(n, 1)``."""
     rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
     return (rows >= 0).any(dim=1, keepdim=True)
-
-
-def check_finite(x: Tensor) -> None:
-    """Refuse NaN and infinite latents; a compiled graph cannot branch on values, so it is not checked there."""
-    if torch.compiler.is_compiling():
-        return
-    finite = x.detach().isfinite()
-    if not finite.all():
-        raise ValueError(f"latents must be finite, got {int((~finite).sum())} NaN or infinite of {x.numel()} values")
 
 
 def _project(layer: nn.Module, x_nd: Tensor) -> Tensor:

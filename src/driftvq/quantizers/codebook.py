@@ -154,23 +154,22 @@ class CodebookQuantizer(Quantizer):
         codebook_kd = self.codebook.to(z_nd.dtype)
         if not self.training:
             codebook_kd = codebook_kd.detach()
-        winners_n, codebook_loss = self.book.match(z_nd, codebook_kd, valid_n)
-        codes_nd = F.embedding(winners_n, codebook_kd)
-        loss = codebook_loss + self.commitment_weight * masked_mse(z_nd, codes_nd.detach(), valid_n)
+        match = self.book.match(z_nd, codebook_kd, valid_n)
+        loss = self.commitment_weight * masked_mse(z_nd, match.codes.detach(), valid_n)
+        if match.loss is not None:
+            loss = loss + match.loss
         if self.training:
-            indices_n, quantized_nd = self.estimator(z_nd, codebook_kd, winners_n)
+            indices_n, quantized_nd = self.estimator(z_nd, codebook_kd, match)
         else:
-            indices_n, quantized_nd = winners_n, straight_through(z_nd, codes_nd)
-        return Selection(quantized_nd, indices_n, loss, winners_n)
+            indices_n, quantized_nd = match.winners, straight_through(z_nd, match.codes)
+        return Selection(quantized_nd, indices_n, loss, self._lesson(z_nd, match.winners, valid_n, match.seen))
 
-    @torch.no_grad()
-    def _learn_(self, lesson: Lesson) -> None:
-        seen = lesson._replace(latents=self._to_code_space(lesson.latents))
+    def _count_(self, lesson: Lesson) -> Tensor:
         if self.start.done and not self._frozen:
-            self.book.learn_(seen)
-        elif torch.compiler.is_compiling() and not self._frozen:  # the start may finish in the middle of the graph
-            change_where_(self.start.finished, self.book, lambda: self.book.learn_(seen))
-        super()._learn_(lesson)
+            return self.book.learn_(lesson)
+        if torch.compiler.is_compiling() and not self._frozen:  # the start may finish in the middle of the graph
+            change_where_(self.start.finished, self.book, lambda: self.book.learn_(lesson))
+        return super()._count_(lesson)
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         return F.embedding(indices_n.clamp(min=0), self.codebook)
@@ -185,7 +184,7 @@ class CodebookQuantizer(Quantizer):
         change_where_(made, self.book, lambda: self.book.set_(codes_kd))
 
 
-def change_where_(condition: Tensor, module: nn.Module, change: Callable[[], None]) -> None:
+def change_where_(condition: Tensor, module: nn.Module, change: Callable[[], object]) -> None:
     """Let a module's tensors change where a boolean scalar says so, without a branch or a host read."""
     tensors = [*module.parameters(), *module.buffers()]
     before = [tensor.clone() for tensor in tensors]

@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
-from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.registry import make_quantizer
 
 MakeQuantizer = Callable[..., Quantizer]
@@ -93,8 +92,3 @@ class CompositeQuantizer(Quantizer):
         """Those of the inner quantizers, averaged."""
         parts = [self.part(number).readings() for number in range(self.indices_per_position)]
         return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
-
-    @torch.no_grad()
-    def _learn_(self, lesson: Lesson) -> None:
-        """The inner quantizers learn by themselves."""
-        self.step += 1

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import gumbel_softmax, masked_mse, modified_straight_through, rotate, straight_through
 from driftvq.names import check_name
+from driftvq.quantizers.codebooks.base import Match
 from driftvq.quantizers.distributed import world_size
 
 
@@ -21,23 +21,23 @@ class Estimator:
     trains_codebook: ClassVar[bool] = False
     """Whether the decoder's gradient reaches the codebook, which then has to be a trained one."""
 
-    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, winners_n: Tensor) -> tuple[Tensor, Tensor]:
-        """Indices ``(n,)`` and their codes ``(n, d)``, with the estimator's gradient."""
+    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
+        """Indices ``(n,)``, matched or sampled, and their codes ``(n, d)``, with the estimator's gradient."""
         raise NotImplementedError
 
 
 class StraightThrough(Estimator):
     """The gradient passes to the encoder unchanged."""
 
-    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, winners_n: Tensor) -> tuple[Tensor, Tensor]:
-        return winners_n, straight_through(z_nd, F.embedding(winners_n, codebook_kd))
+    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
+        return match.winners, straight_through(z_nd, match.codes)
 
 
 class Rotation(Estimator):
     """The gradient is rotated and scaled as the latent is to reach its code."""
 
-    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, winners_n: Tensor) -> tuple[Tensor, Tensor]:
-        return winners_n, rotate(z_nd, F.embedding(winners_n, codebook_kd))
+    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
+        return match.winners, rotate(z_nd, match.codes)
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,8 @@ class Modified(Estimator):
     trains_codebook: ClassVar[bool] = True
     divisor: Literal["latents", "elements"] | float = "latents"
 
-    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, winners_n: Tensor) -> tuple[Tensor, Tensor]:
-        codes_nd = F.embedding(winners_n, codebook_kd)
-        return winners_n, modified_straight_through(z_nd, codes_nd, self._divisor(z_nd))
+    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
+        return match.winners, modified_straight_through(z_nd, match.codes, self._divisor(z_nd))
 
     def _divisor(self, z_nd: Tensor) -> float:
         if not isinstance(self.divisor, str):
@@ -78,9 +77,9 @@ class Gumbel(Estimator):
     trains_codebook: ClassVar[bool] = True
     temperature: float = 1.0
 
-    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, winners_n: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            scale = masked_mse(z_nd, F.embedding(winners_n, codebook_kd)) * z_nd.shape[1]
+            scale = masked_mse(z_nd, match.codes) * z_nd.shape[1]
             scale = scale.clamp(min=torch.finfo(z_nd.dtype).tiny ** 0.5)
             seed = torch.randint(2**62, ())
         codebook_kd = codebook_kd.clone()  # an online update may move the codes before the backward pass

@@ -55,7 +55,7 @@ class FSQ(Quantizer):
         rounded_nd = straight_through(bounded_nd, bounded_nd.round())
         half_width = self.levels // 2
         indices_n = ((rounded_nd.detach().to(torch.int64) + half_width) * self._basis()).sum(dim=1)
-        return Selection(rounded_nd / half_width, indices_n, z_nd.new_zeros(()), winners=indices_n)
+        return Selection(rounded_nd / half_width, indices_n, z_nd.new_zeros(()), self._lesson(z_nd, indices_n, valid_n))
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         half_width = self.levels // 2

@@ -63,7 +63,7 @@ class GroupedVQ(CompositeQuantizer):
         ]
         quantized, indices, losses = zip(*outputs, strict=True)
         indices_ng = torch.stack(indices, dim=1)
-        return Selection(torch.cat(quantized, dim=1), indices_ng, torch.stack(losses).mean(), winners=indices_ng)
+        return Selection(torch.cat(quantized, dim=1), indices_ng, torch.stack(losses).mean(), lesson=None)
 
     def _select_together(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
         """One call for all groups, so that a shared codebook learns once per step."""
@@ -71,7 +71,7 @@ class GroupedVQ(CompositeQuantizer):
         mask = None if valid_n is None else valid_n.repeat_interleave(groups)
         quantized, indices, loss = self.part(0)(z_nd.reshape(len(z_nd) * groups, self.part(0).dim), mask)
         indices_ng = indices.reshape(len(z_nd), groups)
-        return Selection(quantized.reshape_as(z_nd), indices_ng, loss, winners=indices_ng)
+        return Selection(quantized.reshape_as(z_nd), indices_ng, loss, lesson=None)
 
     def _lookup(self, indices_ng: Tensor) -> Tensor:
         parts = [

@@ -75,7 +75,7 @@ class GumbelVQ(Quantizer):
         else:
             indices_n = highest_logit(z_nd, weight_kd, bias_k)
             quantized_nd = F.embedding(indices_n, codebook_kd)
-        return Selection(quantized_nd, indices_n, loss, winners=indices_n)
+        return Selection(quantized_nd, indices_n, loss, self._lesson(z_nd, indices_n, valid_n))
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         return F.embedding(indices_n.clamp(min=0), self.codes)

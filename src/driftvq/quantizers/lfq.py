@@ -59,7 +59,8 @@ class LFQ(Quantizer):
         loss = self.commitment_weight * masked_mse(z_nd, codes_nd, valid_n)
         if self.entropy_weight > 0:
             loss = loss + self.entropy_weight * self._entropy_loss(z_nd, valid_n)
-        return Selection(straight_through(z_nd, codes_nd), indices_n, loss, winners=indices_n)
+        lesson = self._lesson(z_nd, indices_n, valid_n)
+        return Selection(straight_through(z_nd, codes_nd), indices_n, loss, lesson)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
         weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)

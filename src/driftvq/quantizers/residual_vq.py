@@ -68,8 +68,8 @@ class ResidualVQ(CompositeQuantizer):
         indices, lessons, loss = [], [], z_nd.new_zeros(())
         for level in range(levels):
             mask_n = self._level_mask(level, kept, z_nd, valid_n)
-            selection, seen_nd = self.part(level)._run(residual_nd, mask_n)
-            lessons.append(self.part(level)._lesson(seen_nd, selection.winners, mask_n))
+            selection = self.part(level)._run(residual_nd, mask_n)
+            lessons.append(selection.lesson)
             codes_nd = selection.quantized.detach()
             residual_nd, total_nd = residual_nd - codes_nd, total_nd + codes_nd
             gradient_nd = gradient_nd + (selection.quantized - codes_nd)
@@ -78,16 +78,16 @@ class ResidualVQ(CompositeQuantizer):
         if self.training:
             self._teach_(lessons)
         indices_nq = torch.stack(indices, dim=1)
-        return Selection(total_nd + gradient_nd / (levels if kept is None else kept), indices_nq, loss, indices_nq)
+        return Selection(total_nd + gradient_nd / (levels if kept is None else kept), indices_nq, loss, lesson=None)
 
-    def _teach_(self, lessons: list[Lesson]) -> None:
+    def _teach_(self, lessons: list[Lesson | None]) -> None:
         """Let each codebook learn once: a shared one from all levels together."""
         if not self.shared_codebook:
             for level, lesson in enumerate(lessons):
                 self.part(level)._learn_(lesson)
             return
-        latents, winners, weights, steps = zip(*lessons, strict=True)
-        self.part(0)._learn_(Lesson(torch.cat(latents), torch.cat(winners), torch.cat(weights), steps[0]))
+        shown = [lesson for lesson in lessons if lesson is not None]
+        self.part(0)._learn_(Lesson.joined(shown) if shown else None)
 
     def _lookup(self, indices_nq: Tensor) -> Tensor:
         codes_nd = self.part(0).indices_to_codes(indices_nq[:, 0])

@@ -53,7 +53,7 @@ class AveragedCodes(Codebook):
         return self.codes
 
     @torch.no_grad()
-    def learn_(self, lesson: Lesson) -> None:
+    def learn_(self, lesson: Lesson) -> Tensor:
         counts_k, sums_kd = sum_over_processes(
             *winner_sums(lesson.latents, lesson.winners, lesson.weight, len(self.codes))
         )
@@ -62,6 +62,7 @@ class AveragedCodes(Codebook):
         self.codes.copy_(self.cluster_sum / self._smoothed_size()[:, None])
         if self.threshold > 0:
             self._replace_dead_(lesson)
+        return counts_k
 
     def _smoothed_size(self) -> Tensor:
         total = self.cluster_size.sum()

@@ -4,26 +4,69 @@ Shape suffixes: n latents, k codes, d dimensions.
 """
 
 from abc import abstractmethod
-from typing import ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import masked_mse, nearest
 from driftvq.quantizers.codebooks.growth import Rule
+from driftvq.quantizers.distributed import sum_over_processes
+
+
+class Match(NamedTuple):
+    """The code of each latent.
+
+    Attributes:
+        winners: the nearest codes ``(n,)``.
+        codes: the same as vectors ``(n, d)``.
+        loss: the term that trains the codebook, if a gradient does.
+        seen: what the codebook has made of the latents already and needs again to learn from them.
+    """
+
+    winners: Tensor
+    codes: Tensor
+    loss: Tensor | None = None
+    seen: Any = None
 
 
 class Lesson(NamedTuple):
-    """What a training step shows: latents ``(n, d)``, their winners ``(n,)``, which of them count, the step's number.
+    """What a training step shows.
 
-    ``weight`` is 1 where a latent counts and 0 where it is masked; ``step`` is an int64 scalar, the same in every
-    process, from which random choices are drawn.
+    Attributes:
+        latents: ``(n, d)``.
+        winners: the codes that learn from them ``(n,)``.
+        valid: which latents count, boolean ``(n,)``; None: all.
+        step: number of the step, an int64 scalar that is the same in every process: random choices are drawn from it.
+        seen: see :class:`Match`.
     """
 
     latents: Tensor
     winners: Tensor
-    weight: Tensor
+    valid: Tensor | None
     step: Tensor
+    seen: Any = None
+
+    @property
+    def weight(self) -> Tensor:
+        """1 where a latent counts, else 0, ``(n,)``."""
+        if self.valid is None:
+            return self.latents.new_ones(len(self.latents))
+        return self.valid.to(self.latents.dtype)
+
+    @classmethod
+    def joined(cls, lessons: "Sequence[Lesson]") -> "Lesson":
+        """Several lessons of one step as one."""
+        latents, winners, valid, steps, _ = zip(*lessons, strict=True)
+        masks = None if all(mask is None for mask in valid) else torch.cat([lesson.weight > 0 for lesson in lessons])
+        return cls(torch.cat(latents), torch.cat(winners), masks, steps[0])
+
+    def counts(self, codebook_size: int) -> Tensor:
+        """How many latents of all processes each code was nearest to ``(k,)``."""
+        counts_k = self.latents.new_zeros(codebook_size).index_add_(0, self.winners, self.weight)
+        return sum_over_processes(counts_k)[0]
 
 
 class Codebook(nn.Module):
@@ -57,15 +100,15 @@ class Codebook(nn.Module):
     def set_(self, codes_kd: Tensor) -> None:
         """Take over a whole codebook."""
 
-    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The nearest codes ``(n,)`` and the term of the loss that trains the codebook: ``mse(sg z, c)``, or none."""
+    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> Match:
+        """The nearest codes, and the term of the loss that trains them where a gradient does: ``mse(sg z, c)``."""
         winners_n = nearest(z_nd, codes_kd)
-        if not self.by_gradient:
-            return winners_n, z_nd.new_zeros(())
-        return winners_n, masked_mse(z_nd.detach(), nn.functional.embedding(winners_n, codes_kd), valid_n)
+        codes_nd = F.embedding(winners_n, codes_kd)
+        return Match(winners_n, codes_nd, masked_mse(z_nd.detach(), codes_nd, valid_n) if self.by_gradient else None)
 
-    def learn_(self, lesson: Lesson) -> None:
-        """Move codes by statistics, once per training step."""
+    def learn_(self, lesson: Lesson) -> Tensor:
+        """Move codes by statistics, once per training step; returns the :meth:`Lesson.counts`."""
+        return lesson.counts(len(self.stored))
 
     def freeze_(self, frozen: bool) -> None:
         """Let no optimizer move the codes, or let it again; what was fixed before stays so."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from driftvq.functional import nearest
 from driftvq.quantizers.arguments import one_of
-from driftvq.quantizers.codebooks.base import Codebook, Lesson, initial_codes
+from driftvq.quantizers.codebooks.base import Codebook, Lesson, Match, initial_codes
 from driftvq.quantizers.codebooks.drift import Drift
 from driftvq.quantizers.codebooks.growth import Rule, between, halved
 from driftvq.quantizers.codebooks.parts import Batch, Part, Seen
@@ -82,19 +82,20 @@ class FollowingCodes(Codebook):
     def forward(self) -> Tensor:
         return self.codes
 
-    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
+    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> Match:
         winners_n = nearest(z_nd, codes_kd)
+        codes_nd = F.embedding(winners_n, codes_kd)
         trained = [part for part in self._parts() if part.trained]
         if not trained or not self.training:
-            return winners_n, z_nd.new_zeros(())
+            return Match(winners_n, codes_nd)
         with torch.no_grad():
             weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
             seen = self._look(z_nd.detach(), winners_n, weight_n)
         error = torch.stack([part.loss(seen) for part in trained]).sum()
-        return winners_n, _scale_free(error, seen)
+        return Match(winners_n, codes_nd, _scale_free(error, seen))
 
     @torch.no_grad()
-    def learn_(self, lesson: Lesson) -> None:
+    def learn_(self, lesson: Lesson) -> Tensor:
         codes_kd, parts = self.codes.to(lesson.latents), self._parts()
         seen = self._look(lesson.latents, lesson.winners, lesson.weight)
         latents_nd = F.embedding(seen.winners, codes_kd) + seen.spread * seen.away
@@ -111,6 +112,7 @@ class FollowingCodes(Codebook):
             shared, joined = tuple(joined[: len(own)]), joined[len(own) :]
             codes_kd = part(codes_kd, replace(batch, shared=shared))
         self.codes.copy_(torch.where(codes_kd.isfinite().all(), codes_kd, self.codes.to(codes_kd)))
+        return counts_k
 
     def _look(self, z_nd: Tensor, winners_n: Tensor, weight_n: Tensor) -> Seen:
         """The latents beside their codes."""

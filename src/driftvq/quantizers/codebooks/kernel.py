@@ -3,11 +3,12 @@
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import Kernel, kernel_codebook_loss, spread_gradient
 from driftvq.quantizers.arguments import in_range
-from driftvq.quantizers.codebooks.base import Lesson
+from driftvq.quantizers.codebooks.base import Lesson, Match
 from driftvq.quantizers.codebooks.trained import TrainedCodes
 
 
@@ -58,10 +59,11 @@ class SpreadingCodes(TrainedCodes):
         self.bandwidth.mul_(self.bandwidth_decay)
 
     @torch.no_grad()
-    def learn_(self, lesson: Lesson) -> None:
+    def learn_(self, lesson: Lesson) -> Tensor:
         if self.decay_every > 0:
             due = (lesson.step + 1) % self.decay_every == 0
             self.bandwidth.mul_(torch.where(due, self.bandwidth_decay, 1.0))
+        return super().learn_(lesson)
 
     def readings(self) -> dict[str, float]:
         return {"bandwidth": self.bandwidth.item()}
@@ -70,8 +72,8 @@ class SpreadingCodes(TrainedCodes):
 class KernelCodes(SpreadingCodes):
     """``L = |sg z - c_win|² + Σ_{k≠win} sg(w_k) |sg z - c_k|²``, whose gradient is Eq. 17."""
 
-    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
+    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> Match:
         if not self.training or not self.codes.requires_grad:
             return super().match(z_nd, codes_kd, valid_n)
         loss, winners_n = kernel_codebook_loss(z_nd, codes_kd, self.kernel, self.bandwidth, self.gain, valid_n)
-        return winners_n, loss
+        return Match(winners_n, F.embedding(winners_n, codes_kd), loss)

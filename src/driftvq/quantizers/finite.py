@@ -1,0 +1,60 @@
+"""Latents that are NaN or infinite: refused at once where that costs nothing, else with the next call.
+
+Whichever it is, such latents move no code: a codebook leaves them out on the device that they are on.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+AT_ONCE = {"cpu"}
+"""Devices whose numbers Python can see without waiting for them."""
+
+
+class FiniteCheck:
+    """Refuses latents that are not finite.
+
+    On the CPU before anything else happens. Elsewhere asking would stall the device, so it writes its verdict into the
+    host's memory while Python goes on, and the next call raises. A compiled graph is not checked.
+    """
+
+    def __init__(self) -> None:
+        self._verdict: tuple[Tensor, np.ndarray[Any, Any]] | None = None
+
+    def __call__(self, x: Tensor) -> None:
+        if torch.compiler.is_compiling() or _is_traced(x):
+            return
+        if x.device.type in AT_ONCE:
+            _refuse(x)
+            return
+        if self._verdict is None:
+            pinned = torch.zeros((), dtype=torch.bool, pin_memory=x.device.type == "cuda")
+            self._verdict = (pinned, pinned.numpy())
+        written, read = self._verdict
+        if read:
+            written.zero_()
+            raise ValueError("latents must be finite, those of an earlier call were not; they moved no code")
+        # Not isfinite().all(), which takes five launches; the largest magnitude is NaN where any is.
+        largest = torch.linalg.vector_norm(x.detach(), ord=float("inf")) if x.numel() else x.new_zeros(())
+        written.copy_(largest - largest != 0, non_blocking=True)
+
+    def __reduce__(self) -> tuple[type["FiniteCheck"], tuple[()]]:
+        return FiniteCheck, ()
+
+
+def _is_traced(x: Tensor) -> bool:
+    """Whether these are no numbers but a trace of them."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x) or isinstance(x, torch._subclasses.FakeTensor)
+
+
+def _refuse(x: Tensor) -> None:
+    x = x.detach()
+    if type(x) in (Tensor, nn.Parameter) and x.dtype in (torch.float32, torch.float64):
+        with np.errstate(all="ignore"):
+            if np.isfinite(x.numpy().sum()):  # no operator of torch, and no copy
+                return
+    finite = x.isfinite()
+    if not finite.all():
+        raise ValueError(f"latents must be finite, got {int((~finite).sum())} NaN or infinite of {x.numel()} values")
