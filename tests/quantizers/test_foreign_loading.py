@@ -44,16 +44,30 @@ def test_a_module_built_without_memory_is_whole_after_loading(name: str) -> None
     assert torch.equal(twin.eval().indices_to_codes(indices), vq.eval().indices_to_codes(indices))
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 300.0])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("name", ["ns_vq", "trans_vq", "ema_vq", "vq", "sim_vq"])
-def test_modules_of_another_precision_train(name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_modules_of_another_precision_train(name: str, dtype: torch.dtype, scale: float) -> None:
     torch.manual_seed(0)
     vq = make_quantizer(name, dim=12, codebook_size=64).to(dtype)
-    for seed in range(6):
-        x = torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(seed)).to(dtype).requires_grad_()
+    for seed in range(8):
+        x = scale * torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(seed))
+        x = x.to(dtype).requires_grad_()
         quantized, _, loss = vq(x)
         (quantized.float().square().mean() + loss.float()).backward()
         assert x.grad is not None
         assert x.grad.isfinite().all()
     assert all(tensor.isfinite().all() for tensor in vq.state_dict().values() if tensor.is_floating_point())
     assert quantized.dtype == dtype
+
+
+def test_statistics_stay_in_float32() -> None:
+    vq = make_quantizer("residual_vq", dim=12, codebook_size=64).half()
+    kept, codes = vq.part(0).book.memory, vq.part(0).book.codes
+    assert (kept.dtype, codes.dtype) == (torch.float32, torch.float16)
+    vq.load_state_dict(
+        {name: t.half() if t.is_floating_point() else t for name, t in vq.state_dict().items()}, assign=True
+    )
+    assert vq.part(0).book.memory.dtype == torch.float16
+    assert vq.train().part(0).book.memory.dtype == torch.float32
+    assert vq.double().part(0).book.memory.dtype == torch.float64

@@ -4,7 +4,7 @@ Shape suffixes: n latents (all positions of the batch), d dimensions, q indices 
 """
 
 from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, world_size
 from driftvq.quantizers.finite import FiniteCheck
+from driftvq.quantizers.recomputation import recomputing
 
 
 class QuantizerOutput(NamedTuple):
@@ -98,7 +99,7 @@ class Quantizer(nn.Module):
             self._agree_()
         with torch.autocast(x.device.type, enabled=False):
             quantized_nd, indices, loss, lesson = self._run(x_nd, valid_n)
-            if self.training:
+            if self.learns:
                 self._learn_(lesson)
         quantized = self._unflatten(quantized_nd.to(x.dtype), shape)
         return QuantizerOutput(quantized, indices.reshape(*shape, *indices.shape[1:]), loss)
@@ -142,6 +143,11 @@ class Quantizer(nn.Module):
     def _lookup(self, indices: Tensor) -> Tensor:
         """Codes of indices ``(n,)`` or ``(n, q)``, before the output projection; a row of -1 may give anything."""
 
+    @property
+    def learns(self) -> bool:
+        """Whether a call changes what training changes by itself: in training, and not when a call is recomputed."""
+        return self.training and not recomputing()
+
     def _run(self, x_nd: Tensor, valid_n: Tensor | None) -> Selection:
         """Project, select and project back."""
         quantized_nd, indices, loss, lesson = self._select(_project(self.project_in, x_nd), valid_n)
@@ -165,6 +171,31 @@ class Quantizer(nn.Module):
     def _count_(self, lesson: Lesson) -> Tensor:
         """How many latents selected each code ``(k,)``; a method with more to learn does it here."""
         return lesson.counts(self.codebook_size)
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training or evaluation; statistics that were loaded in half precision are raised to float32."""
+        for module, name, buffer in self._statistics():
+            module._buffers[name] = buffer.to(torch.promote_types(buffer.dtype, torch.float32))
+        return super().train(mode)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Half precision is for codes and networks: statistics stay in float32, since it cannot count them."""
+        before = self._statistics()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for module, name, buffer in before:
+            applied = getattr(module, name)
+            if applied.dtype in (torch.float16, torch.bfloat16):
+                module._buffers[name] = buffer.to(applied.device)
+        return self
+
+    def _statistics(self) -> list[tuple[nn.Module, str, Tensor]]:
+        """The floating-point buffers that say how training goes on."""
+        return [
+            (module, name, buffer)
+            for module in self.modules()
+            for name in getattr(module, "training_state", ())
+            if (buffer := module._buffers.get(name)) is not None and buffer.is_floating_point()
+        ]
 
     def _agree_(self) -> None:
         """Once, in a process group: all processes take over the buffers of the first."""

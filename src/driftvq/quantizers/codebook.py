@@ -18,6 +18,7 @@ from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.estimators import Estimator, make_estimator
+from driftvq.quantizers.recomputation import Past, may_be_recomputed
 
 
 class CodebookOptions(TypedDict, total=False):
@@ -82,6 +83,7 @@ class CodebookQuantizer(Quantizer):
             done=not kmeans_init,
         )
         self._frozen = freeze_codebook
+        self._past = Past()
 
     def _own(self, book: Codebook) -> None:
         """Take this codebook."""
@@ -147,8 +149,17 @@ class CodebookQuantizer(Quantizer):
             raise ValueError("a codebook can grow once its k-means start is finished: train a few steps first")
         self.book.check_growth()
 
+    def _run(self, x_nd: Tensor, valid_n: Tensor | None) -> Selection:
+        if self.training and not self.learns:
+            with self._past.recalled(x_nd):
+                return super()._run(x_nd, valid_n)
+        selection = super()._run(x_nd, valid_n)
+        if self.training and may_be_recomputed():
+            self._past.remember(x_nd, self.book, self.book.stored)
+        return selection
+
     def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        if self.training and not self._frozen and self.start.waits():
+        if self.learns and not self._frozen and self.start.waits():
             self._start_(z_nd, valid_n)
         z_nd = self._to_code_space(z_nd)
         codebook_kd = self.codebook.to(z_nd.dtype)

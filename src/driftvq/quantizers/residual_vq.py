@@ -75,7 +75,7 @@ class ResidualVQ(CompositeQuantizer):
             gradient_nd = gradient_nd + (selection.quantized - codes_nd)
             indices.append(selection.indices)
             loss = loss + selection.loss
-        if self.training:
+        if self.learns:
             self._teach_(lessons)
         indices_nq = torch.stack(indices, dim=1)
         return Selection(total_nd + gradient_nd / (levels if kept is None else kept), indices_nq, loss, lesson=None)

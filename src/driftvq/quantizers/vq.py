@@ -49,7 +49,7 @@ class VQ(CodebookQuantizer):
         self._own(TrainedCodes(codebook_size, self.codebook_dim))
 
     def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        if self.restart_after > 0 and self.training and not self.freeze_codebook:
+        if self.restart_after > 0 and self.learns and not self.freeze_codebook:
             overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
             weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
             self.book.set_(take_over(self.codebook.detach(), overdue_k, z_nd.detach(), weight_n, 1.0, self.step)[0])

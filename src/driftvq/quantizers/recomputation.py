@@ -1,0 +1,123 @@
+"""Activation checkpointing: a forward pass that the backward pass runs again sees what the first run saw.
+
+``torch.utils.checkpoint`` drops what a forward pass computed and calls it again when its gradient is asked for. By then
+the codebook has learned from the step. So the second run learns nothing, and uses the codes of the first.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+MOST_CALLS = 8
+"""Training calls of one quantizer that may wait for their gradients at the same time."""
+
+SAMPLED = 64
+"""Numbers of the latents by which a call is recognised."""
+
+SAME_LATENTS = 0.05
+"""By how much these may differ, computed a second time, as a share of the largest."""
+
+
+def recomputing() -> bool:
+    """Whether a backward pass that is running asks for this forward pass."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+def may_be_recomputed() -> bool:
+    """Whether this forward pass may be asked for again: torch runs it without gradients, or keeps no tensors of it."""
+    if torch.compiler.is_compiling():
+        return False
+    return not torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+@dataclass
+class Call:
+    """What a training call saw: a fingerprint of its latents, and the tensors that learning changes, by their place."""
+
+    fingerprint: Tensor
+    tensors: dict[tuple[nn.Module, str], tuple[int, Tensor]]
+    recalled: bool = False
+
+
+class Past:
+    """The latest training calls that may be recomputed, with a codebook's tensors as each call saw them."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def remember(self, x_nd: Tensor, book: nn.Module, learned: Tensor) -> None:
+        """Keep a codebook as it is after a call: its buffers, and ``learned``, which may be a parameter of it."""
+        waiting = [call for call in self.calls if not call.recalled][1 - MOST_CALLS :]
+        before = waiting[-1].tensors if waiting else {}
+        tensors = {}
+        for module in book.modules():
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is None or (name in module._parameters and tensor is not learned):
+                    continue
+                version, value = before.get((module, name), (-1, tensor))
+                same = version == tensor._version
+                tensors[module, name] = (tensor._version, value if same else tensor.detach().clone())
+        self.calls = [*waiting, Call(_fingerprint(x_nd), tensors)]
+
+    @contextmanager
+    def recalled(self, x_nd: Tensor) -> Iterator[None]:
+        """Within it the codebook is what it was when these latents were quantised."""
+        tensors = self._call(x_nd).tensors if self.calls else {}
+        shadowed = []
+        try:
+            for (module, name), (version, value) in tensors.items():
+                present = getattr(module, name)
+                if present._version != version:  # not in place, since autograd may need what is there now
+                    module.__dict__[name] = instead_of(present, value)
+                    shadowed.append((module, name))
+            yield
+        finally:
+            for module, name in shadowed:
+                del module.__dict__[name]
+
+    def _call(self, x_nd: Tensor) -> Call:
+        *others, call = self.calls
+        if others:
+            own = _fingerprint(x_nd)
+            away = torch.stack([(each.fingerprint - own).abs().amax() for each in self.calls])
+            nearest, largest = torch.stack([away.min(), own.abs().amax()]).tolist()
+            if nearest > SAME_LATENTS * largest:
+                raise RuntimeError(
+                    f"activation checkpointing: none of the latest {len(self.calls)} training calls saw these latents; "
+                    f"at most {MOST_CALLS} calls of a quantizer may wait for their gradients at the same time"
+                )
+            found = [self.calls[place] for place in (away == nearest).nonzero().flatten().tolist()]
+            call = next((each for each in reversed(found) if not each.recalled), found[-1])
+        call.recalled = True
+        return call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Past, ()  # a copy has no calls that wait
+
+
+def instead_of(tensor: Tensor, value: Tensor) -> Tensor:
+    """A value that is used instead of a tensor, which receives the gradient if it wants one."""
+    used: Tensor = _Instead.apply(value, tensor) if tensor.requires_grad else value  # type: ignore[no-untyped-call]
+    return used
+
+
+class _Instead(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, parameter: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, gradient
+
+
+def _fingerprint(x_nd: Tensor) -> Tensor:
+    """Numbers from all over the latents."""
+    flat = x_nd.detach().flatten()
+    some = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].to(torch.promote_types(x_nd.dtype, torch.float32))
+    return F.pad(some, (0, SAMPLED - len(some))).clone()

@@ -1,0 +1,100 @@
+"""Activation checkpointing changes nothing: gradients, codes and statistics are bit for bit those without it."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from driftvq import NSVQ, QuantizerOutput, ResidualVQ
+from driftvq.quantizers.recomputation import MOST_CALLS
+from tests.quantizers.cases import CASES, Case
+
+STEPS = 4
+Call = Callable[[nn.Module, Tensor], QuantizerOutput]
+MODES: dict[str, Call] = {
+    "reentrant": lambda module, x: QuantizerOutput(*checkpoint(module, x, use_reentrant=True)),
+    "not reentrant": lambda module, x: checkpoint(module, x, use_reentrant=False),
+    "to the end": lambda module, x: checkpoint(module, x, use_reentrant=False, early_stop=False),
+}
+
+
+def without(module: nn.Module, x: Tensor) -> QuantizerOutput:
+    return module(x)
+
+
+def train(module: nn.Module, call: Call, case: Case, steps: int = STEPS) -> list[Tensor]:
+    """The gradients of the encoder and of the parameters, step by step."""
+    torch.manual_seed(5)
+    module.train()
+    gradients = []
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for step in range(steps):
+        x = case.latents(seed=20 + step).requires_grad_()
+        quantized, _, loss = call(module, x)
+        ((quantized - 1).square().mean() + loss).backward()
+        gradients += [x.grad, *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
+        optimizer.step()
+        optimizer.zero_grad()
+    return gradients
+
+
+def assert_same(one: nn.Module, other: nn.Module) -> None:
+    for (name, a), b in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradients_and_state_are_those_without_checkpointing(case: Case, mode: str) -> None:
+    module = nn.Sequential(nn.Linear(case.dim, case.dim), case.make())
+    twin = copy.deepcopy(module)
+    expected, found = train(twin, without, case), train(module, MODES[mode], case)
+    assert len(found) == len(expected) > STEPS
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert_same(module, twin)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backward", ["together", "in turn", "reversed"])
+def test_several_calls_may_wait_for_their_gradients(mode: str, backward: str) -> None:
+    case = Case("ns_vq", {"estimator": "modified"})
+    module, gradients = case.make(), []
+    twin = copy.deepcopy(module)
+    for vq, call in ((module, MODES[mode]), (twin, without)):
+        inputs = [case.latents(seed=seed).requires_grad_() for seed in range(4)]
+        losses = [((out := call(vq, x)).quantized - 1).square().mean() + out.loss for x in inputs]
+        losses = {"together": [sum(losses)], "in turn": losses, "reversed": losses[::-1]}[backward]
+        for loss in losses:
+            loss.backward()
+        gradients.append([x.grad for x in inputs] + [p.grad for p in vq.parameters()])
+    assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*gradients, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(gradients[0][:4], gradients[1][:4], strict=True))
+    assert_same(module, twin)
+
+
+def test_too_many_calls_that_wait_are_refused() -> None:
+    case = Case("ns_vq")
+    vq = case.make()
+    calls = [MODES["not reentrant"](vq, case.latents(seed=s).requires_grad_()) for s in range(MOST_CALLS + 1)]
+    calls[-1].loss.backward()
+    with pytest.raises(RuntimeError, match=r"none of the latest 8 training calls saw these latents; at most 8 calls"):
+        calls[0].loss.backward()
+
+
+def test_nothing_is_kept_without_checkpointing() -> None:
+    for vq in (NSVQ(3, 8), ResidualVQ(3, 8)):
+        vq(torch.randn(20, 3))
+        vq.eval()
+        with torch.no_grad():
+            vq(torch.randn(20, 3))
+        assert not any(getattr(module, "_past", None) and module._past.calls for module in vq.modules())
+
+
+def test_a_copy_has_a_past_of_its_own() -> None:
+    vq = NSVQ(3, 8)
+    MODES["reentrant"](vq, torch.randn(20, 3, requires_grad=True))
+    assert len(vq._past.calls) == 1
+    assert copy.deepcopy(vq)._past.calls == []
