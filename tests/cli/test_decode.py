@@ -5,7 +5,7 @@ import pytest
 
 from driftvq.cli import main
 from driftvq.models import VQVAE
-from driftvq.models.hashing import model_hash
+from driftvq.models.pretrained import model_hash
 from tests.tokens.cases import load_png, make_model, save_photos
 
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from driftvq.data.fitting import fit_image
-from driftvq.data.images import MAX_PIXELS, BadImageError, read_image, to_float, to_uint8, write_image
+from driftvq.data.images import MAX_PIXELS, BadImageError, fit_image, read_image, to_float, to_uint8, write_image
 from tests.data.files import encoded, noise, png, smooth
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from driftvq.data import BadImageError, ImageBatch, ImageSource, eval_batches, open_source, train_batches
-from driftvq.data.fitting import fit_image
-from driftvq.data.images import Pixels, read_image
+from driftvq.data.images import Pixels, fit_image, read_image
 from tests.data.files import encoded, fill, noise, smooth
 
 
@@ -277,7 +276,7 @@ def test_workers_ignore_ctrl_c_and_end_with_close(photos: ImageSource) -> None:
 
 
 def test_ctrl_c_while_workers_start_harms_none(photos: ImageSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("driftvq.data.batches._start_worker", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("driftvq.data.loader._start_worker", lambda _: os.kill(os.getpid(), signal.SIGINT))
     assert same(take(3, photos, workers=2), take(3, photos))
 
 

@@ -9,8 +9,7 @@ import torch
 from driftvq import QUANTIZERS
 from driftvq.models import VQVAE, ModelConfig, model_hash
 from driftvq.models.export import FORMATS, OPSET, export_model
-from driftvq.models.exported import Runner, check_exported
-from driftvq.models.tracing import evaluation_copy
+from driftvq.models.tracing import Runner, check_exported, evaluation_copy
 from tests.models.cases import make_images, make_model
 
 

@@ -7,7 +7,7 @@ import torch
 
 from driftvq.data.images import BadImageError, to_float
 from driftvq.data.loader import ImageBatch, eval_batches
-from driftvq.models.hashing import model_hash
+from driftvq.models.pretrained import model_hash
 from driftvq.tokens import TokenWriter, encode_images, encode_source, open_tokens
 from tests.tokens.cases import MODEL, Source, make_model
 

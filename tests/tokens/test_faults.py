@@ -12,7 +12,7 @@ from driftvq.data import write_image
 from driftvq.files import write_text
 from driftvq.models.pretrained import load_pretrained
 from driftvq.tokens import TokenWriter, decode_tokens, encode_source, open_tokens
-from driftvq.tokens.places import partial_folder
+from driftvq.tokens.format import partial_folder
 from tests.failing_disk import every_failure
 from tests.tokens.cases import MODEL, Source, make_model, pixels
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from driftvq.machine import pick_device
-from driftvq.models.hashing import model_hash
+from driftvq.models.pretrained import model_hash
 from driftvq.tokens.loading import load_model
 from tests.tokens.cases import make_model
 

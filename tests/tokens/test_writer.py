@@ -10,7 +10,7 @@ import pytest
 
 from driftvq.tokens import TokenModel, TokenWriter, open_tokens
 from driftvq.tokens import writer as writer_module
-from driftvq.tokens.index import TokenIndex
+from driftvq.tokens.format import TokenIndex
 from tests.tokens.cases import MODEL
 
 

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Decode tokens."""
-    from driftvq.tokens.store import open_tokens
+    from driftvq.tokens.reader import open_tokens
 
     tokens = open_tokens(args.tokens)
 

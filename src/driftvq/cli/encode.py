@@ -59,7 +59,7 @@ def add_max_pixels(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Encode images."""
-    from driftvq.tokens.places import check_output, partial_folder
+    from driftvq.tokens.format import check_output, partial_folder
 
     check_output(args.out, overwrite=args.overwrite, resume=args.resume)
 

@@ -1,9 +1,7 @@
 """Images: reading them, where they come from, and batches that are a pure function of the seed and the step."""
 
-from driftvq.data.batches import Batches, ImageBatch
-from driftvq.data.fitting import fit_image
-from driftvq.data.images import BadImageError, read_image, to_float, to_uint8, write_image
-from driftvq.data.loader import eval_batches, train_batches
+from driftvq.data.images import BadImageError, fit_image, read_image, to_float, to_uint8, write_image
+from driftvq.data.loader import Batches, ImageBatch, eval_batches, train_batches
 from driftvq.data.shards import ShardSource
 from driftvq.data.sources import ImageSource, open_source
 

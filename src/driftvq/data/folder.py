@@ -1,15 +1,162 @@
-"""Images of a folder, of a list file, or a single one."""
+"""Images of a folder, of a list file, or a single one; millions of names in little memory, and which are held out."""
 
 import os
+from array import array
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
-from driftvq.data.images import SUFFIXES, Pixels, read_image
-from driftvq.data.packed import PackedNames, split_rows
+import numpy as np
+from numpy.typing import NDArray
+
+from driftvq.data.images import SUFFIXES, Pixels, is_image_name, read_image
 from driftvq.data.progress import counted
-from driftvq.data.tree import Tree
 from driftvq.files import open_regular
+
+SPLITS = ("train", "val", "all")
+
+
+class PackedNames:
+    """An immutable sequence of byte strings kept as one block and its offsets: length + 8 bytes a name.
+
+    A list of str takes more than twice as much, and every worker process ends up with a copy of its own, because
+    reading an object changes its reference count.
+    """
+
+    def __init__(self, names: Iterable[bytes]) -> None:
+        block, ends = bytearray(), array("Q", [0])
+        for name in names:
+            block += name
+            ends.append(len(block))
+        self._block = bytes(block)
+        self._ends = np.frombuffer(ends, dtype=np.uint64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        if not 0 <= index < len(self):
+            raise IndexError(f"index {index} of {len(self)} names")
+        return self._block[int(self._ends[index]) : int(self._ends[index + 1])]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[index] for index in range(len(self)))
+
+
+def split_rows(names: Iterable[bytes], split: str, val_share: float, seed: int, where: str) -> NDArray[np.uint32]:
+    """Which names belong to a split: a name is held out when its hash, with the seed, falls below the share.
+
+    So a name stays in its split when others come or go. A set too small for that holds out the lowest hash.
+
+    Args:
+        split: "train", "val" or "all".
+        where: the data's origin, for the errors.
+    """
+    if not 0 < val_share < 1:
+        raise ValueError(f"val_share must lie between 0 and 1, both excluded; received {val_share}")
+    if split == "all":
+        return np.arange(sum(1 for _ in names), dtype=np.uint32)
+    key = str(seed).encode()
+    hashes = (int.from_bytes(blake2b(name, digest_size=8, key=key).digest(), "little") for name in names)
+    shares = np.fromiter(hashes, dtype=np.uint64) / 2.0**64
+    held_out = shares < val_share
+    if len(shares):
+        held_out |= shares == shares.min()
+        held_out &= shares != shares.max()
+    rows = np.flatnonzero(held_out if split == "val" else ~held_out).astype(np.uint32)
+    if not len(rows):
+        raise ValueError(
+            f"{where} has {len(shares):,} image{'s' * (len(shares) != 1)}, too few to hold one out; "
+            "name a validation set of its own"
+        )
+    return rows
+
+
+Identity = tuple[int, int]
+"""Device and inode: what a folder is, by whatever name."""
+
+
+class Tree:
+    """A search through a folder and those below it; memory is that of the folders' entries on the way down.
+
+    Links are followed. A link to a folder that has a place of its own in the tree is left out, so that no image comes
+    twice (and lands in training and validation), circles end, and many links to many links take no longer than one.
+
+    Attributes:
+        problems: (name, reason) of what was left out, complete after the search.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self.problems: list[tuple[str, str]] = []
+        self._root = root
+        self._real_root = os.path.realpath(root)
+        self._seen: set[Identity] = set()
+
+    def images(self) -> Iterator[bytes]:
+        """Names of the image files relative to the folder, sorted folder by folder."""
+        waiting = [iter(self._entries(b""))]  # one iterator a level, not one call: trees may be thousands deep
+        while waiting:
+            entry = next(waiting[-1], None)
+            if entry is None:
+                waiting.pop()
+            elif entry.endswith(b"/"):
+                waiting.append(iter(self._entries(entry)))
+            else:
+                yield entry
+
+    def _entries(self, folder: bytes) -> list[bytes]:
+        """Images and folders in a folder (``b"x/"``), sorted; folders end with a slash."""
+        path = self._root + b"/" + folder
+        try:
+            info = os.stat(path)  # noqa: PTH116 (bytes, which need not be text)
+            if (info.st_dev, info.st_ino) in self._seen:
+                self._note(folder, "a link to a folder that is searched already")
+                return []
+            self._seen.add((info.st_dev, info.st_ino))
+            with os.scandir(path) as entries:
+                found = [(entry.name, self._kind(folder, entry)) for entry in entries if entry.name[:1] != b"."]
+        except OSError as error:
+            self._note(folder, f"cannot be listed: {error.strerror}")
+            return []
+        return [folder + name + kind for name, kind in sorted(found) if kind is not None]
+
+    def _kind(self, folder: bytes, entry: os.DirEntry[bytes]) -> bytes | None:
+        """What to add to a name: a slash for a folder, nothing for an image; None leaves it out."""
+        name = folder + entry.name
+        try:
+            if entry.is_symlink():
+                entry.stat()  # raises for a link that leads nowhere, or to itself
+            if entry.is_dir():
+                reason = self._needless(os.path.realpath(entry.path)) if entry.is_symlink() else None
+                if reason is None:
+                    return b"/"
+                self._note(name, reason)
+            elif is_image_name(os.fsdecode(entry.name)):
+                if entry.is_file():
+                    return b""
+                self._note(name, "a pipe or device, not a file")
+        except OSError as error:
+            self._note(name, f"cannot be followed: {error.strerror}")
+        return None
+
+    def _needless(self, target: bytes) -> str | None:
+        """Why a link to this folder is not followed: it is reached without links, no part hidden, or holds the root."""
+        root = self._real_root.rstrip(b"/") + b"/"
+        below = (target + b"/").removeprefix(root)
+        if below != target + b"/" and not any(part.startswith(b".") for part in below.split(b"/")):
+            return f"a link to {_text(target)}, which is searched itself"
+        if root.startswith(target.rstrip(b"/") + b"/"):
+            return f"a link to {_text(target)}, which contains the folder that is searched"
+        return None
+
+    def _note(self, name: bytes, reason: str) -> None:
+        self.problems.append((_text(name or self._root), reason))
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
+
 
 TRAIN_FOLDERS = ("train", "training")
 VAL_FOLDERS = ("val", "validation", "valid", "test")

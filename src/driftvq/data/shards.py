@@ -16,9 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS
+from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS, PackedNames, split_rows
 from driftvq.data.images import SUFFIXES, USABLE, BadImageError, Pixels, is_image_name, read_image
-from driftvq.data.packed import PackedNames, split_rows
 from driftvq.data.progress import counted
 from driftvq.data.tar_index import Member, TarError, tar_members
 from driftvq.files import open_regular

@@ -2,15 +2,120 @@
 
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from driftvq.data.embedded import EmbeddedSource
-from driftvq.data.folder import open_folder, open_list, open_single, split_folder
-from driftvq.data.hugging_face import open_hugging_face
-from driftvq.data.images import Pixels, is_image_name
-from driftvq.data.packed import SPLITS
+from driftvq.data.folder import (
+    SPLITS,
+    TRAIN_FOLDERS,
+    VAL_FOLDERS,
+    open_folder,
+    open_list,
+    open_single,
+    split_folder,
+    split_rows,
+)
+from driftvq.data.images import BadImageError, Pixels, is_image_name, read_image
 from driftvq.data.shards import ShardSource, find_shards, open_pattern, refuse_compressed
 from driftvq.names import check_name
+
+
+class HuggingFaceSource:
+    """The image column of a table; the images are decoded here, like those of every other source."""
+
+    def __init__(self, table: Any, column: str, label: str, split: str, val_share: float, seed: int) -> None:
+        self.problems: list[tuple[str, str]] = []
+        self._table, self._column, self._label = table, column, label
+        self._rows = split_rows(
+            (b"%d" % row for row in range(len(table))), split, val_share, seed, f"the dataset {label}"
+        )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def name(self, index: int) -> str:
+        """Split and row, such as ``train-00000012``."""
+        return f"{self._label}-{int(self._rows[index]):08d}"
+
+    def read(self, index: int, min_side: int | None = None) -> Pixels:
+        """Decode one row's image."""
+        try:
+            record = self._table[int(self._rows[index])][self._column]
+        except OSError as error:
+            raise BadImageError(f"the dataset cannot be read: {error}", self.name(index)) from error
+        if not record or (record.get("bytes") is None and not record.get("path")):
+            raise BadImageError("the row has no image", self.name(index))
+        return read_image(record["path"] if record.get("bytes") is None else record["bytes"], min_side)
+
+
+def open_hugging_face(spec: str, split: str, val_share: float, seed: int) -> HuggingFaceSource:
+    """``NAME`` or a directory (``save_to_disk``, parquet or image files), each with or without ``:SPLIT``."""
+    name, wanted = _parse(spec)
+    tables = _load(name)
+    labels, rest = _choose(list(tables), wanted, split)
+    column = _image_column(name, tables[labels[0]])
+    datasets = _datasets()
+    undecoded = datasets.Image(decode=False)
+    chosen = [tables[label].select_columns([column]).cast_column(column, undecoded) for label in labels]
+    table = chosen[0] if len(chosen) == 1 else datasets.concatenate_datasets(chosen)
+    return HuggingFaceSource(table, column, "+".join(labels), rest, val_share, seed)
+
+
+def _parse(spec: str) -> tuple[str, str | None]:
+    if not spec:
+        raise ValueError("hf: needs the name of a dataset or a directory, as in hf:NAME:SPLIT; received hf:")
+    if Path(spec).expanduser().exists() or ":" not in spec:
+        return spec, None
+    name, _, wanted = spec.rpartition(":")
+    return name, wanted
+
+
+def _choose(labels: list[str], wanted: str | None, split: str) -> tuple[list[str], str]:
+    """Which of the dataset's splits to take, and how to split them further."""
+    if wanted is not None:
+        return [check_name("split of the dataset", wanted, labels)], split
+    train = [label for label in TRAIN_FOLDERS if label in labels]
+    val = [label for label in VAL_FOLDERS if label in labels]
+    if split != "all" and train and val:
+        return (train if split == "train" else val)[:1], "all"
+    if split != "all" and train:
+        return train[:1], split
+    return labels, split
+
+
+def _load(name: str) -> dict[str, Any]:
+    datasets = _datasets()
+    folder = Path(name).expanduser()
+    if not folder.is_dir() and name.startswith(("/", ".", "~")):
+        raise ValueError(f"no such directory: {folder}")
+    try:
+        if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+            loaded = datasets.load_from_disk(str(folder))
+        else:
+            old = int(datasets.__version__.split(".")[0]) < 4  # from 4 on, no dataset brings code of its own
+            options = {"trust_remote_code": False} if old else {}
+            loaded = datasets.load_dataset(str(folder) if folder.is_dir() else name, **options)
+    except Exception as error:  # hub, network, builder and Arrow each raise their own
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"cannot load the Hugging Face dataset {name!r}: {reason}") from error
+    return dict(loaded) if isinstance(loaded, dict) else {"all": loaded}
+
+
+def _image_column(name: str, table: Any) -> str:
+    image = _datasets().Image
+    columns = [column for column, feature in table.features.items() if isinstance(feature, image)]
+    if not columns:
+        raise ValueError(f"no image column in the dataset {name!r}; its columns: {', '.join(table.features)}")
+    return str(columns[0])
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ValueError('hf: needs the datasets package: pip install "driftvq[datasets]"') from error
+    return datasets
+
 
 LISTS = (".txt", ".lst")
 

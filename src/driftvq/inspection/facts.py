@@ -71,7 +71,7 @@ def describe_model(model: "VQVAE", size: int) -> dict[str, Any]:
 def measure_use(model: "VQVAE", batches: "Iterable[ImageBatch]") -> dict[str, Any]:
     """How images use the codes: usage and perplexity, and how many images could not be read."""
     from driftvq.data.images import to_float
-    from driftvq.metrics.usage import CodeCounter
+    from driftvq.metrics.gauges import CodeCounter
 
     assert model.quantizer is not None
     counter, skipped = CodeCounter(model.quantizer.codebook_size), 0

@@ -1,14 +1,12 @@
 """rFID, KID, LPIPS, SSIM, PSNR and the use of a codebook; the value range is always an argument."""
 
 from driftvq.metrics.evaluation import DEFAULT_METRICS, METRICS, Evaluation, Metric, evaluate
-from driftvq.metrics.frechet import FeatureMoments, frechet_distance
+from driftvq.metrics.feature_distances import KID, FeatureMoments, frechet_distance, kid, polynomial_mmd
+from driftvq.metrics.gauges import CodeCounter
 from driftvq.metrics.inception import Inception
-from driftvq.metrics.kid import KID, kid, polynomial_mmd
 from driftvq.metrics.lpips import LPIPS
 from driftvq.metrics.pairs import model_pairs
-from driftvq.metrics.psnr import psnr
-from driftvq.metrics.ssim import ms_ssim, ssim
-from driftvq.metrics.usage import CodeCounter
+from driftvq.metrics.similarity import ms_ssim, psnr, ssim
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, find_weights
 
 __all__ = [

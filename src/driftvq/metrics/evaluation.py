@@ -10,11 +10,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from driftvq.metrics.checks import TooSmallError, check_rgb
 from driftvq.metrics.gauges import FEW_IMAGES, CodeGauge, FeatureGauge, Gauge, MeanGauge
 from driftvq.metrics.lpips import LPIPS
-from driftvq.metrics.psnr import psnr
-from driftvq.metrics.ssim import ms_ssim, ssim
+from driftvq.metrics.similarity import TooSmallError, check_rgb, ms_ssim, psnr, ssim
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, cache_folder
 from driftvq.names import check_name
 

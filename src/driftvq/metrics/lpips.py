@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.metrics.checks import check_pair, check_rgb, check_size, check_value_range
+from driftvq.metrics.similarity import check_pair, check_rgb, check_size, check_value_range
 from driftvq.metrics.weights import read_arrays
 from driftvq.names import check_name
 

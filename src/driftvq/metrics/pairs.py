@@ -9,7 +9,7 @@ from torch import Tensor
 from driftvq.data.images import to_float, to_uint8
 
 if TYPE_CHECKING:
-    from driftvq.data.batches import ImageBatch
+    from driftvq.data.loader import ImageBatch
     from driftvq.models import VQVAE
 
 Skipped = Callable[[str, str], None]

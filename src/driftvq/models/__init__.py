@@ -7,10 +7,9 @@ from driftvq.names import importer
 
 if TYPE_CHECKING:
     from driftvq.models.afterwards import quantize_afterwards
-    from driftvq.models.hashing import model_hash
     from driftvq.models.hub import push_to_hub
     from driftvq.models.networks import NETWORKS, Network
-    from driftvq.models.pretrained import save_pretrained
+    from driftvq.models.pretrained import model_hash, save_pretrained
     from driftvq.models.vqvae import VQVAE, VQVAEOutput
 
 __all__ = [
@@ -32,7 +31,7 @@ __getattr__ = importer(
         "Network": "networks",
         "VQVAE": "vqvae",
         "VQVAEOutput": "vqvae",
-        "model_hash": "hashing",
+        "model_hash": "pretrained",
         "push_to_hub": "hub",
         "quantize_afterwards": "afterwards",
         "save_pretrained": "pretrained",

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from driftvq.files import make_folder, replacing
-from driftvq.models.exported import Runner, check_exported, onnx_runner, torch_runner
-from driftvq.models.hashing import model_hash
-from driftvq.models.tracing import Traced, trace
+from driftvq.models.pretrained import model_hash
+from driftvq.models.tracing import Runner, Traced, check_exported, onnx_runner, torch_runner, trace
 from driftvq.models.vqvae import VQVAE
 from driftvq.names import check_name
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from driftvq.models.card import add_results, model_card, read_results
+from driftvq.files import read_object
 from driftvq.models.pretrained import (
     CARD,
     CONFIG,
@@ -17,6 +17,8 @@ from driftvq.models.pretrained import (
     WEIGHTS,
     find_folder,
     load_pretrained,
+    model_card,
+    results_section,
     save_pretrained,
 )
 from driftvq.models.vqvae import VQVAE
@@ -106,6 +108,27 @@ def check_hub_id(repo_id: str) -> str:
     if not HUB_ID.fullmatch(repo_id):
         raise ValueError(f"a model on the hub is named user/name, got {repo_id!r}")
     return repo_id
+
+
+def read_results(run: Path) -> dict[str, Any]:
+    """The numbers that ``driftvq evaluate`` left in a run's folder, if any."""
+    path = run / "evaluation.json"
+    if not path.is_file():
+        return {}
+    found = read_object(path)
+    values = found.get("values")
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} is no evaluation: it has no 'values'")
+    return {**values, **({"images": found["n"]} if "n" in found else {})}
+
+
+def add_results(card: str, results: Mapping[str, Any]) -> str:
+    """A card with a section of results before its licence, unless there are none or it has one."""
+    if not results or "\n## Results" in card:
+        return card
+    section = "\n".join(results_section(results)).strip() + "\n\n"
+    before, heading, after = card.partition("## Licence")
+    return before + section + heading + after if heading else f"{card.rstrip()}\n\n{section}"
 
 
 def _download(repo_id: str, revision: str | None) -> Path:

@@ -1,11 +1,161 @@
-"""Networks by name."""
+"""What a model is built of: networks by name, and the quantizer that a config describes."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from driftvq.models.network import Network as Network
-from driftvq.models.paper import paper_network
-from driftvq.models.small import small_network
-from driftvq.models.taming import taming_f4_network, taming_network
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from driftvq.models.config import NO_QUANTIZER, RESERVED, ModelConfig
+from driftvq.names import check_name, shortened
+from driftvq.quantizers import QUANTIZERS, Quantizer, make_quantizer
+from driftvq.quantizers.composite import CompositeQuantizer
+
+
+class Network(NamedTuple):
+    """An encoder from images to latents, the decoder back, and how many pixels a side a latent stands for."""
+
+    encoder: nn.Module
+    decoder: nn.Module
+    downscale: int
+
+
+class ResidualLayer(nn.Module):
+    """A 3×3 and a 1×1 convolution without bias, added to x: ``x + W_1 relu(W_3 x)``.
+
+    Args:
+        channels: of x and inside.
+        relu_first: the usual order of residual networks, ``x + W_1 relu(W_3 relu(x))``.
+    """
+
+    def __init__(self, channels: int, relu_first: bool = False) -> None:
+        super().__init__()
+        self.relu_first = relu_first
+        self.spatial = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.pointwise = nn.Conv2d(channels, channels, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved: Tensor = self.pointwise(F.relu(self.spatial(F.relu(x) if self.relu_first else x)))
+        return x + moved
+
+
+class ResidualBlock(nn.Module):
+    """The residual block of the Taming family: twice group norm, swish, 3×3 convolution; added to x."""
+
+    def __init__(self, channels: int, groups: int = 32) -> None:
+        super().__init__()
+        self.norm1 = nn.GroupNorm(groups, channels, eps=1e-6)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.norm2 = nn.GroupNorm(groups, channels, eps=1e-6)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved: Tensor = self.conv2(F.silu(self.norm2(self.conv1(F.silu(self.norm1(x))))))
+        return x + moved
+
+
+def mirrored_network(code_dim: int, width: int, residual_layers: int, as_printed: bool) -> Network:
+    """Two stride-2 convolutions, residual layers and a projection; the decoder mirrors them.
+
+    Args:
+        code_dim: channels of the latents.
+        width: channels inside; half as many at the first stride.
+        residual_layers: their number, in the encoder and in the decoder.
+        as_printed: a LeakyReLU after the encoder's projection, and residual layers that do not begin with a ReLU.
+    """
+
+    def residual() -> list[nn.Module]:
+        return [ResidualLayer(width, relu_first=not as_printed) for _ in range(residual_layers)]
+
+    encoder = nn.Sequential(
+        nn.Conv2d(3, width // 2, 4, stride=2, padding=1),
+        nn.LeakyReLU(),
+        nn.Conv2d(width // 2, width, 4, stride=2, padding=1),
+        nn.LeakyReLU(),
+        nn.Conv2d(width, width, 3, padding=1),
+        nn.LeakyReLU(),
+        *residual(),
+        nn.LeakyReLU(),
+        nn.Conv2d(width, code_dim, 1),
+        *([nn.LeakyReLU()] if as_printed else []),
+    )
+    decoder = nn.Sequential(
+        nn.Conv2d(code_dim, width, 3, padding=1),
+        nn.LeakyReLU(),
+        *residual(),
+        nn.LeakyReLU(),
+        nn.ConvTranspose2d(width, width // 2, 4, stride=2, padding=1),
+        nn.LeakyReLU(),
+        nn.ConvTranspose2d(width // 2, 3, 4, stride=2, padding=1),
+        nn.Tanh(),
+    )
+    return Network(encoder, decoder, downscale=4)
+
+
+def paper_network(code_dim: int) -> Network:
+    """Tab. 1 as printed: width 256, six residual layers, and a LeakyReLU on the latents."""
+    return mirrored_network(code_dim, width=256, residual_layers=6, as_printed=True)
+
+
+def small_network(code_dim: int) -> Network:
+    """Tab. 1 cut down: width 64, two residual layers that begin with a ReLU, latents of either sign."""
+    return mirrored_network(code_dim, width=64, residual_layers=2, as_printed=False)
+
+
+LATENT_WIDTH = 3
+"""Channels between the networks and the 1×1 convolutions around the quantizer, whatever the dimension of a code."""
+
+
+def taming_network(code_dim: int) -> Network:
+    """The encoder column as printed (stride 8); the decoder has one more transposed convolution before its last."""
+    first = nn.Conv2d(3, 128, 4, stride=2, padding=1)
+    extra = (nn.ConvTranspose2d(128, 128, 4, stride=2, padding=1), nn.LeakyReLU())
+    return Network(_encoder(code_dim, first), _decoder(code_dim, *extra), downscale=8)
+
+
+def taming_f4_network(code_dim: int) -> Network:
+    """The decoder column as printed (stride 4); the encoder's first convolution does not halve: k3, s1, p1."""
+    return Network(_encoder(code_dim, nn.Conv2d(3, 128, 3, padding=1)), _decoder(code_dim), downscale=4)
+
+
+def _encoder(code_dim: int, first: nn.Conv2d) -> nn.Sequential:
+    return nn.Sequential(
+        first,
+        nn.LeakyReLU(),
+        *_two_blocks(128),
+        nn.Conv2d(128, 256, 4, stride=2, padding=1),
+        nn.LeakyReLU(),
+        *_two_blocks(256),
+        nn.Conv2d(256, 512, 4, stride=2, padding=1),
+        nn.LeakyReLU(),
+        *_two_blocks(512),
+        nn.Conv2d(512, LATENT_WIDTH, 3, padding=1),
+        nn.Conv2d(LATENT_WIDTH, code_dim, 1),
+    )
+
+
+def _decoder(code_dim: int, *extra: nn.Module) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(code_dim, LATENT_WIDTH, 1),
+        nn.Conv2d(LATENT_WIDTH, 512, 3, padding=1),
+        nn.LeakyReLU(),
+        *_two_blocks(512),
+        nn.ConvTranspose2d(512, 256, 4, stride=2, padding=1),
+        nn.LeakyReLU(),
+        *_two_blocks(256),
+        nn.ConvTranspose2d(256, 128, 4, stride=2, padding=1),
+        nn.LeakyReLU(),
+        *_two_blocks(128),
+        *extra,
+        nn.Conv2d(128, 3, 3, padding=1),
+        nn.Tanh(),
+    )
+
+
+def _two_blocks(channels: int) -> tuple[ResidualBlock, ResidualBlock]:
+    return ResidualBlock(channels), ResidualBlock(channels)
+
 
 NETWORKS: dict[str, Callable[[int], Network]] = {
     "small": small_network,
@@ -14,3 +164,68 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
     "taming_f4": taming_f4_network,
 }
 """Each makes an encoder and a decoder for latents of the given number of channels; a new one is one more entry."""
+
+
+MAX_PARTS = 1024
+"""Quantizers in one: each is built by itself, so their number is time."""
+
+LARGEST_OPTION = {"num_quantizers": MAX_PARTS, "groups": MAX_PARTS, "codebook_dim": 2**16, "width": 2**16}
+"""Options that say how much is built; checked before anything is."""
+
+
+def build_quantizer(config: ModelConfig) -> Quantizer | None:
+    """The quantizer of a model for images, or None for a plain autoencoder."""
+    if config.quantizer == NO_QUANTIZER:
+        return None
+    check_name("quantizer", config.quantizer, (*QUANTIZERS, NO_QUANTIZER))
+    known = option_names(config.quantizer, config.quantizer_options)
+    for name in config.quantizer_options:
+        check_name(f"key in quantizer_options for {config.quantizer!r}", name, known)
+    _check_sizes(config.quantizer_options)
+    try:
+        return make_quantizer(
+            config.quantizer,
+            dim=config.code_dim,
+            codebook_size=config.codebook_size,
+            channel_first=True,
+            **config.quantizer_options,
+        )
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"quantizer {config.quantizer!r} cannot be made with code_dim {config.code_dim}, codebook_size "
+            f"{config.codebook_size}, quantizer_options {shortened(config.quantizer_options)}: {reason}"
+        ) from error
+
+
+def option_names(name: str, options: Mapping[str, Any]) -> list[str]:
+    """What ``quantizer_options`` may hold for a quantizer; for a composite one, also what its inner quantizer takes."""
+    cls = QUANTIZERS[name]
+    names: dict[str, None] = {}
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        parameters = inspect.signature(vars(base)["__init__"]).parameters
+        names.update(dict.fromkeys(parameters))
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+        if issubclass(cls, CompositeQuantizer):
+            inner = options.get("quantizer", parameters["quantizer"].default)
+            check_name("quantizer_options['quantizer']", str(inner), QUANTIZERS)
+            rest = {option: value for option, value in options.items() if option != "quantizer"}  # it goes no deeper
+            names.update(dict.fromkeys(option_names(inner, rest)))
+            break
+    return [option for option in names if option not in {"self", "options", *RESERVED}]
+
+
+def _check_sizes(options: Mapping[str, Any]) -> None:
+    """Refuse options that ask for more than any model has."""
+    parts = 1
+    for name, largest in LARGEST_OPTION.items():
+        value = options.get(name)
+        if isinstance(value, int | float) and value > largest:
+            raise ValueError(f"quantizer_options[{name!r}] must be at most {largest:,}, got {shortened(value)}")
+        if largest == MAX_PARTS and isinstance(value, int):
+            parts *= value
+    if parts > MAX_PARTS:
+        raise ValueError(f"num_quantizers × groups must be at most {MAX_PARTS:,}, got {parts:,}")

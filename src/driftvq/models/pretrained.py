@@ -1,18 +1,133 @@
 """Saved models: a folder of config.json, model.safetensors and a model card. Nothing in it is ever executed."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from driftvq.files import make_folder, read_object, replacing, write_text
-from driftvq.models.card import model_card
 from driftvq.models.config import ModelConfig
 from driftvq.models.vqvae import VQVAE
 from driftvq.quantizers.codebooks.start import KMeansStart
+
+
+def model_hash(model: VQVAE) -> str:
+    """The sha256 of a model's config and of every tensor that ``encode`` or ``decode`` may depend on, as hex.
+
+    Names, precisions, shapes and bits count; device, memory layout and train or eval mode do not. Left out are the
+    quantizer's buffers that its parts declare as ``training_state``, so a forward pass in training mode that moves no
+    weight and no code leaves the hash alone.
+    """
+    digest = hashlib.sha256(json.dumps(model.current_config.to_dict(), sort_keys=True).encode())
+    ignored = training_state(model)
+    for name, tensor in sorted(model.state_dict().items()):
+        if name not in ignored:
+            digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(_bits(tensor))
+    return digest.hexdigest()
+
+
+def training_state(model: nn.Module) -> set[str]:
+    """Names, as in the state dict, of the tensors that say how training goes on and that evaluation does not see."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name in getattr(module, "training_state", ())
+    }
+
+
+def _bits(tensor: Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return flat.view(torch.uint8).numpy().tobytes()
+
+
+FRONT = """---
+library_name: driftvq
+tags:
+- driftvq
+- image-tokenizer
+- vector-quantization
+- vq-vae
+---
+"""
+
+
+def model_card(model: VQVAE, card: Mapping[str, Any] | None = None) -> str:
+    """Markdown that says what a model is, how to load it, and what the caller knows about it.
+
+    Args:
+        model: the model.
+        card: what to add, such as metrics or the data; a mapping inside becomes a table of its own.
+    """
+    config, quantizer = model.current_config.to_dict(), model.quantizer
+    codes = "no codebook" if quantizer is None else f"{quantizer.codebook_size} codes"
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    lines = [
+        FRONT,
+        f"# Image tokenizer: {config['network']} network, {config['quantizer']}, {codes}",
+        "",
+        _what(model),
+        f"{parameters:,} parameters. Images are RGB in [-1, 1].",
+        "",
+        "## Use",
+        "",
+        "```python",
+        "from driftvq.models import VQVAE",
+        "",
+        'model = VQVAE.from_pretrained("PATH_OR_HUB_ID")',
+        *([] if quantizer is None else ["indices = model.encode(images)  # images: float, b 3 h w, in [-1, 1]"]),
+        *([] if quantizer is None else ["images = model.decode(indices)"]),
+        *(["images = model.reconstruct(images)  # float, b 3 h w, in [-1, 1]"] if quantizer is None else []),
+        "```",
+        "",
+        "## Config",
+        "",
+        *_table(config),
+        *results_section(card or {}),
+        "",
+        "## Licence",
+        "",
+        "Not stated yet. Whoever shares this model names its licence here, with regard to the images it learned from.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def results_section(card: Mapping[str, Any]) -> list[str]:
+    """What the caller knows: single values in one table, each mapping in a table under its name."""
+    plain = {name: value for name, value in card.items() if not isinstance(value, Mapping)}
+    lines = ["", "## Results", "", *_table(plain)] if plain else []
+    for name, value in card.items():
+        if isinstance(value, Mapping) and value:
+            lines += ["", f"## {_cell(name).capitalize()}", "", *_table(value)]
+    return lines
+
+
+def _what(model: VQVAE) -> str:
+    if model.quantizer is None:
+        return f"A plain autoencoder: one latent of {model.config.code_dim} numbers per {_square(model)} pixels."
+    count = model.quantizer.indices_per_position or 1
+    indices = "one index" if count == 1 else f"{count} indices"
+    return f"A VQ-VAE that turns each {_square(model)} pixels of an image into {indices}, and back."
+
+
+def _square(model: VQVAE) -> str:
+    return f"{model.downscale}×{model.downscale}"
+
+
+def _table(values: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("| | |", "|---|---|")
+    for name, value in values.items():
+        yield f"| {_cell(name)} | {_cell(f'{value:.4g}' if isinstance(value, float) else value)} |"
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")
+
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT_VERSION = 1

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from driftvq.names import importer
-from driftvq.tokens.index import TokenIndex, TokenModel
-from driftvq.tokens.store import Tokens, open_tokens
+from driftvq.tokens.format import TokenIndex, TokenModel
+from driftvq.tokens.reader import Tokens, open_tokens
 from driftvq.tokens.writer import TokenWriter
 
 if TYPE_CHECKING:

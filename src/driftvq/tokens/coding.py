@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from driftvq.models.hashing import model_hash
+from driftvq.models.pretrained import model_hash
 from driftvq.models.vqvae import VQVAE
-from driftvq.tokens.index import TokenModel
+from driftvq.tokens.format import TokenModel
 from driftvq.tokens.progress import Progress
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from driftvq.data.images import SUFFIXES, Pixels, read_image, to_float, to_uint8
 from driftvq.data.loader import eval_batches
 from driftvq.data.sources import ImageSource
-from driftvq.metrics.psnr import psnr
+from driftvq.metrics.similarity import psnr
 from driftvq.models.vqvae import VQVAE
 from driftvq.tokens.coding import repeatable, too_small
 from driftvq.tokens.pixel_limit import pixel_limit

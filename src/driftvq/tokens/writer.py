@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from driftvq.tokens.arrays import Array, GrowingArray, check_range, keep_only, sync, write_offsets
-from driftvq.tokens.index import (
+from driftvq.tokens.format import (
     BATCHES,
     NAMES,
     OFFSETS,
@@ -22,11 +22,13 @@ from driftvq.tokens.index import (
     TOKENS,
     TokenIndex,
     TokenModel,
+    check_output,
     check_same,
+    partial_folder,
     read_index,
     read_names,
+    replace_folder,
 )
-from driftvq.tokens.places import check_output, partial_folder, replace_folder
 
 COMMIT_SECONDS = 5.0
 

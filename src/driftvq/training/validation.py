@@ -12,9 +12,8 @@ from torch.optim.swa_utils import AveragedModel
 from driftvq.data.images import to_uint8
 from driftvq.functional import perplexity, usage
 from driftvq.functional.precision import widest_float
-from driftvq.metrics.psnr import psnr
-from driftvq.metrics.ssim import WINDOW, ssim
-from driftvq.metrics.usage import CodeCounter
+from driftvq.metrics.gauges import CodeCounter
+from driftvq.metrics.similarity import WINDOW, psnr, ssim
 from driftvq.models import VQVAE, save_pretrained
 from driftvq.quantizers import Quantizer
 from driftvq.quantizers.distributed import sum_over_processes

@@ -1,9 +1,4 @@
-"""Structural similarity at one scale and at five.
-
-Own code because torchmetrics 1.9 also averages the windows over a mirrored border, which scikit-image leaves out: small
-images then get other values. Besides, two passes of eleven weights need fewer multiplications than one of 121, and
-images centred before they are squared keep the digits of the variance.
-"""
+"""PSNR, structural similarity at one scale and at five, and what every metric of two images asks of them."""
 
 from functools import reduce
 
@@ -11,7 +6,69 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.metrics.checks import check_data_range, check_pair, check_size
+
+class TooSmallError(ValueError):
+    """Images that a metric cannot be measured on, because they are too small."""
+
+
+def check_pair(x: Tensor, y: Tensor) -> None:
+    """Both are images ``b c h w`` of one shape and type."""
+    if x.ndim != 4 or x.shape != y.shape:
+        raise ValueError(f"both images must be b c h w of one shape, got {tuple(x.shape)} and {tuple(y.shape)}")
+    if x.dtype != y.dtype or not (x.is_floating_point() or x.dtype == torch.uint8):
+        raise ValueError(f"both images must be uint8 or both of one float type, got {x.dtype} and {y.dtype}")
+
+
+def check_rgb(x: Tensor) -> None:
+    """The networks of the metrics see colour images."""
+    if x.shape[1] != 3:
+        raise ValueError(f"images must have 3 channels (RGB), got {x.shape[1]} in shape {tuple(x.shape)}")
+
+
+def check_size(x: Tensor, least: int, what: str) -> None:
+    """Both sides have at least so many pixels."""
+    if min(x.shape[-2:]) < least:
+        raise TooSmallError(f"{what} needs images of at least {least}×{least} pixels, got {x.shape[-2]}×{x.shape[-1]}")
+
+
+def check_data_range(x: Tensor, data_range: float) -> None:
+    """The width of the value range is positive, and 255 where the type fixes it."""
+    if not data_range > 0:
+        raise ValueError(f"data_range must be positive, got {data_range}")
+    if x.dtype == torch.uint8 and data_range != 255:
+        raise ValueError(f"data_range of uint8 images must be 255, got {data_range}")
+
+
+def check_value_range(x: Tensor, value_range: tuple[float, float]) -> None:
+    """The lowest value lies below the highest, and they are 0 and 255 where the type fixes them."""
+    low, high = value_range
+    if not low < high:
+        raise ValueError(f"value_range must be (lowest, highest), got {value_range}")
+    if x.dtype == torch.uint8 and (low, high) != (0, 255):
+        raise ValueError(f"value_range of uint8 images must be (0, 255), got {value_range}")
+
+
+def psnr(x: Tensor, y: Tensor, data_range: float) -> Tensor:
+    """``10 log10(data_range² / mse)`` in dB of every pair of images; infinite for equal ones.
+
+    Args:
+        x, y: ``b c h w``, uint8 or float.
+        data_range: highest minus lowest possible value: 255 for uint8, 2 for [-1, 1], 1 for [0, 1].
+
+    Returns:
+        ``(b,)``, in float64 for float64 images, else float32. The mean over images is what :func:`evaluate` reports; it
+        is not the PSNR of the mean error.
+    """
+    check_pair(x, y)
+    check_data_range(x, data_range)
+    if x.dtype == torch.uint8:
+        difference = x.to(torch.int32) - y.to(torch.int32)
+        mse = difference.square().flatten(1).sum(1).float() / x.shape[1:].numel()
+    else:
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        mse = (x.to(wide) - y.to(wide)).square().flatten(1).mean(1)
+    return 10 * torch.log10(data_range**2 / mse)
+
 
 WINDOW, SIGMA = 11, 1.5
 K1, K2 = 0.01, 0.03

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftvq.data.order import BLOCKS_TOGETHER, Order, permutation
+from driftvq.data.rows import BLOCKS_TOGETHER, Order, permutation
 
 counts = st.integers(1, 60)
 seeds = st.integers(0, 2**40)

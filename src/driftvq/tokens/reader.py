@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from driftvq.tokens.arrays import BLOCK_ROWS, Array, open_array
-from driftvq.tokens.index import BATCHES, NAMES, OFFSETS, SHAPES, SIZES, TOKENS, TokenIndex, read_index, read_names
+from driftvq.tokens.format import BATCHES, NAMES, OFFSETS, SHAPES, SIZES, TOKENS, TokenIndex, read_index, read_names
 
 
 class Tokens:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from driftvq.metrics import cache as cache_module
-from driftvq.metrics.cache import FeatureCache, image_key
+from driftvq.metrics import feature_cache as cache_module
+from driftvq.metrics.feature_cache import FeatureCache, image_key
 
 
 class Extractor:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftvq.tokens import TokenModel, TokenWriter, open_tokens
-from driftvq.tokens.index import token_dtype
+from driftvq.tokens.format import token_dtype
 from tests.tokens.cases import MODEL
 
 NAMES = st.text(alphabet=st.characters(), max_size=12) | st.sampled_from(
