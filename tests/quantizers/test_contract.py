@@ -432,6 +432,24 @@ def test_refuses_a_bad_mask(case: Case, mask: torch.Tensor) -> None:
 
 
 @every_quantizer
+def test_maps_over_batches_and_over_codebooks(case: Case) -> None:
+    vq = case.make().eval()
+    x = torch.randn(3, 4, 5, case.dim)
+    quantized, indices, _ = torch.vmap(lambda latents: tuple(vq(latents)))(x)
+    assert torch.equal(indices, vq(x).indices)
+    torch.testing.assert_close(quantized, vq(x).quantized)
+    others = [copy.deepcopy(vq) for _ in range(3)]
+    for number, other in enumerate(others):
+        for tensor in (*other.parameters(), *other.buffers()):
+            if tensor.is_floating_point():
+                tensor.data *= 1 + number
+    parameters, buffers = torch.func.stack_module_state(others)
+    call = torch.vmap(lambda p, b, latents: torch.func.functional_call(vq, (p, b), latents).indices)
+    expected = torch.stack([other(latents).indices for other, latents in zip(others, x, strict=True)])
+    assert torch.equal(call(parameters, buffers, x), expected)
+
+
+@every_quantizer
 def test_refuses_bad_indices(case: Case) -> None:
     vq = case.make()
     shape = (2, 3, *extra(vq))

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -77,6 +77,19 @@ def _nearest_op(x_nd: Tensor, codebook_kd: Tensor, metric: str, way: str) -> Ten
 @_nearest_op.register_fake
 def _(x_nd: Tensor, codebook_kd: Tensor, metric: str, way: str) -> Tensor:
     return x_nd.new_empty(x_nd.shape[0], dtype=torch.int64)
+
+
+@_nearest_op.register_vmap
+def _(info: object, dims: tuple[int | None, ...], x_nd: Tensor, codebook_kd: Tensor, metric: str, way: str) -> Any:
+    """One search for all latents of all batches; codebooks that differ are searched one after the other."""
+    if dims[1] is None:
+        x_bnd = x_nd.movedim(cast("int", dims[0]), 0)
+        indices: Tensor = _nearest_op(x_bnd.flatten(0, 1), codebook_kd, metric, way)
+        return indices.unflatten(0, x_bnd.shape[:2]), 0
+    codebooks = codebook_kd.unbind(dims[1])
+    latents = [x_nd] * len(codebooks) if dims[0] is None else x_nd.unbind(dims[0])
+    found = [_nearest_op(x, codes, metric, way) for x, codes in zip(latents, codebooks, strict=True)]
+    return torch.stack(found), 0
 
 
 def highest_logit(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from driftvq.quantizers.arguments import positive_int
 from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.codebooks.start import KMeansStart
-from driftvq.quantizers.distributed import from_first_process, world_size
+from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import FiniteCheck
 from driftvq.quantizers.recomputation import recomputing
 
@@ -104,6 +104,7 @@ class Quantizer(nn.Module):
         quantized = self._unflatten(quantized_nd.to(x.dtype), shape)
         return QuantizerOutput(quantized, indices.reshape(*shape, *indices.shape[1:]), loss)
 
+    @with_whole_parameters
     def indices_to_codes(self, indices: Tensor) -> Tensor:
         """What ``forward`` gave for these indices, in the same layout; index -1 gives zeros."""
         self._check_indices(indices)
@@ -116,6 +117,7 @@ class Quantizer(nn.Module):
         """The name that vector-quantize-pytorch gives to :meth:`indices_to_codes`."""
         return self.indices_to_codes(indices)
 
+    @with_whole_parameters
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """Codes before the output projection, channel last, as vector-quantize-pytorch means them."""
         self._check_indices(indices)

@@ -17,6 +17,7 @@ from driftvq.quantizers.base import Quantizer, Selection
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
 from driftvq.quantizers.codebooks.start import KMeansStart
+from driftvq.quantizers.distributed import with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
 from driftvq.quantizers.recomputation import Past, may_be_recomputed
 
@@ -91,6 +92,7 @@ class CodebookQuantizer(Quantizer):
         book.freeze_(self._frozen)
 
     @property
+    @with_whole_parameters
     def codebook(self) -> Tensor:
         codes_kd: Tensor = self.book()
         return codes_kd
@@ -162,7 +164,7 @@ class CodebookQuantizer(Quantizer):
         if self.learns and not self._frozen and self.start.waits():
             self._start_(z_nd, valid_n)
         z_nd = self._to_code_space(z_nd)
-        codebook_kd = self.codebook.to(z_nd.dtype)
+        codebook_kd: Tensor = self.book().to(z_nd.dtype)
         if not self.training:
             codebook_kd = codebook_kd.detach()
         match = self.book.match(z_nd, codebook_kd, valid_n)
@@ -183,7 +185,7 @@ class CodebookQuantizer(Quantizer):
         return super()._count_(lesson)
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
-        return F.embedding(indices_n.clamp(min=0), self.codebook)
+        return F.embedding(indices_n.clamp(min=0), self.book())
 
     def _to_code_space(self, z_nd: Tensor) -> Tensor:
         """Latents as they are compared with codes."""

@@ -3,9 +3,19 @@
 Whether a process group is running is asked at every call, so a module may be built before the group is.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+
+from driftvq.quantizers.recomputation import substituted
+
+Module = TypeVar("Module", bound=nn.Module)
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def world_size() -> int:
@@ -68,3 +78,27 @@ def gather_rows(x_nd: Tensor, sizes: list[int]) -> Tensor:
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+def with_whole_parameters(
+    method: Callable[Concatenate[Module, Arguments], Result],
+) -> Callable[Concatenate[Module, Arguments], Result]:
+    """Let a module's method that is called outside of ``forward`` see parameters that FSDP has sharded as a whole.
+
+    They are gathered from all processes, which all have to call it.
+    """
+
+    @wraps(method)
+    def call(self: Module, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if torch.compiler.is_compiling() or world_size() == 1:
+            return method(self, *args, **kwargs)
+        sharded = {
+            (module, name): gathered()
+            for module in self.modules()
+            for name, parameter in module._parameters.items()
+            if (gathered := getattr(parameter, "full_tensor", None)) is not None
+        }
+        with substituted(sharded):
+            return method(self, *args, **kwargs)
+
+    return call

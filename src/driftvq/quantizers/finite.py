@@ -24,7 +24,7 @@ class FiniteCheck:
         self._verdict: tuple[Tensor, np.ndarray[Any, Any]] | None = None
 
     def __call__(self, x: Tensor) -> None:
-        if torch.compiler.is_compiling() or _is_traced(x):
+        if torch.compiler.is_compiling() or is_traced(x):
             return
         if x.device.type in AT_ONCE:
             _refuse(x)
@@ -44,7 +44,7 @@ class FiniteCheck:
         return FiniteCheck, ()
 
 
-def _is_traced(x: Tensor) -> bool:
+def is_traced(x: Tensor) -> bool:
     """Whether these are no numbers but a trace of them."""
     return torch._C._functorch.is_functorch_wrapped_tensor(x) or isinstance(x, torch._subclasses.FakeTensor)
 

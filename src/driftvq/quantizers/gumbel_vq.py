@@ -10,6 +10,7 @@ from driftvq.functional import gumbel_softmax, highest_logit, soft_usage
 from driftvq.quantizers.arguments import in_range
 from driftvq.quantizers.base import Quantizer, Selection
 from driftvq.quantizers.codebooks.base import initial_codes
+from driftvq.quantizers.distributed import with_whole_parameters
 from driftvq.quantizers.registry import register
 
 
@@ -50,6 +51,7 @@ class GumbelVQ(Quantizer):
         self.freeze_codebook = freeze_codebook
 
     @property
+    @with_whole_parameters
     def codebook(self) -> Tensor:
         return self.codes
 

@@ -4,7 +4,7 @@
 the codebook has learned from the step. So the second run learns nothing, and uses the codes of the first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -68,17 +68,15 @@ class Past:
     def recalled(self, x_nd: Tensor) -> Iterator[None]:
         """Within it the codebook is what it was when these latents were quantised."""
         tensors = self._call(x_nd).tensors if self.calls else {}
-        shadowed = []
-        try:
-            for (module, name), (version, value) in tensors.items():
-                present = getattr(module, name)
-                if present._version != version:  # not in place, since autograd may need what is there now
-                    module.__dict__[name] = instead_of(present, value)
-                    shadowed.append((module, name))
+        # Not in place, since autograd may need what is there now.
+        with substituted(
+            {
+                (module, name): instead_of(present, value)
+                for (module, name), (version, value) in tensors.items()
+                if (present := getattr(module, name))._version != version
+            }
+        ):
             yield
-        finally:
-            for module, name in shadowed:
-                del module.__dict__[name]
 
     def _call(self, x_nd: Tensor) -> Call:
         *others, call = self.calls
@@ -98,6 +96,18 @@ class Past:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Past, ()  # a copy has no calls that wait
+
+
+@contextmanager
+def substituted(tensors: Mapping[tuple[nn.Module, str], Tensor]) -> Iterator[None]:
+    """Within it these tensors stand in the place of a module's parameters and buffers."""
+    try:
+        for (module, name), tensor in tensors.items():
+            module.__dict__[name] = tensor  # found before what torch has registered by that name
+        yield
+    finally:
+        for module, name in tensors:
+            module.__dict__.pop(name, None)
 
 
 def instead_of(tensor: Tensor, value: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from driftvq.quantizers.codebooks.base import Codebook
 from driftvq.quantizers.codebooks.growth import Rule, between
 from driftvq.quantizers.codebooks.networks import CodeTokens
+from driftvq.quantizers.finite import is_traced
 
 
 class TransformedCodes(Codebook):
@@ -40,7 +41,7 @@ class TransformedCodes(Codebook):
         return self.base
 
     def forward(self) -> Tensor:
-        if self.training or torch.compiler.is_compiling():
+        if self.training or torch.compiler.is_compiling() or any(map(is_traced, self._tensors())):
             return self.transformed()
         state = self._state()
         if self._kept is None or self._kept[0] != state:
@@ -56,8 +57,10 @@ class TransformedCodes(Codebook):
 
     def _state(self) -> object:
         """Changes when the transform or the base does, but for what a fused optimizer writes."""
-        tensors = (self.base, *self.transform.parameters())
-        return tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in tensors)
+        return tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in self._tensors())
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return self.base, *self.transform.parameters()
 
     def train(self, mode: bool = True) -> "TransformedCodes":
         """Evaluation after training sees the trained codes: what was kept is dropped."""
