@@ -6,8 +6,11 @@ from typing import Any
 from driftvq.experiments.cell import run_cell
 from driftvq.experiments.comparison_folder import begin
 from driftvq.experiments.engine import Engine
+from driftvq.experiments.methods import METHODS, resolved
 from driftvq.experiments.plan import CellPlan, Plan, make_plan
 from driftvq.experiments.request import Request
+from driftvq.models import VQVAE, ModelConfig
+from driftvq.training.settings import make_config
 
 
 class Ended:
@@ -45,6 +48,13 @@ class Silent:
 def in_process(folder: Path, place: int) -> Ended:
     """Run a cell here and now."""
     return Ended({"done": 0, "waiting": 130}.get(run_cell(folder), 1))
+
+
+def model_of(name: str) -> VQVAE:
+    """A small model with the quantizer of a method."""
+    settings = {"codebook_size": 64, "code_dim": 8, "size": 32, "batch_size": 4}
+    config = resolved(make_config(settings, METHODS[name].settings), 100)
+    return VQVAE(ModelConfig.from_dict(config.model_fields()))
 
 
 def smoke_plan(**asked: Any) -> Plan:

@@ -13,7 +13,7 @@ import pytest
 from driftvq.cli import main
 from driftvq.experiments.live_cells import latest
 from driftvq.experiments.recipes import RECIPES
-from driftvq.experiments.records import update_cell
+from driftvq.records.comparisons import update_cell
 from tests.experiments.smoke import Ended, in_process
 
 
@@ -21,7 +21,7 @@ from tests.experiments.smoke import Ended, in_process
 def here(tmp_path, monkeypatch):
     """A folder to work in, and cells that run in this process."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("driftvq.experiments.running.Starter", lambda *arguments: in_process)
+    monkeypatch.setattr("driftvq.experiments.engine.Starter", lambda *arguments: in_process)
     return tmp_path
 
 
@@ -52,7 +52,7 @@ def test_a_failed_cell_makes_the_command_fail_after_the_table(here, capsys, monk
         update_cell(folder, status="failed", error="broke")
         return Ended(1)
 
-    monkeypatch.setattr("driftvq.experiments.running.Starter", lambda *arguments: start)
+    monkeypatch.setattr("driftvq.experiments.engine.Starter", lambda *arguments: start)
     with pytest.raises(SystemExit) as ended:
         main(["compare", "--scale", "smoke", "--methods", "vq", "fsq", "--out", "x"])
     assert ended.value.code == 1
@@ -68,11 +68,11 @@ def test_an_interruption_says_how_to_go_on(here, capsys, monkeypatch):
             raise KeyboardInterrupt
         return in_process(folder, place)
 
-    monkeypatch.setattr("driftvq.experiments.running.Starter", lambda *arguments: start)
+    monkeypatch.setattr("driftvq.experiments.engine.Starter", lambda *arguments: start)
     assert main(["reproduce", "compare", "--scale", "smoke", "--methods", "vq", "fsq", "--out", "x"]) == 130
     assert "To continue: driftvq compare --resume x" in capsys.readouterr().err
     assert (here / "x" / "report.html").is_file()
-    monkeypatch.setattr("driftvq.experiments.running.Starter", lambda *arguments: in_process)
+    monkeypatch.setattr("driftvq.experiments.engine.Starter", lambda *arguments: in_process)
     assert main(["compare", "--resume", "x"]) == 0
     assert "FSQ" in capsys.readouterr().out
 
@@ -88,7 +88,7 @@ def test_an_interruption_says_how_to_go_on(here, capsys, monkeypatch):
         (["compare", "--resume"], "--resume needs the comparison to continue"),
         (["compare", "--resume", "absent"], "absent is no comparison to resume"),
         (["compare", "--data", "absent"], "no such file or folder: absent"),
-        (["compare", "--evaluation-images", "100000"], "and scale 'laptop' wants 100000"),
+        (["compare", "--evaluation-images", "100000"], "and compare at scale 'laptop' wants 100000"),
     ],
 )
 def test_mistakes_are_one_line_before_any_work(here, capsys, words, message):

@@ -1,13 +1,13 @@
-import json
 import os
 
 import pytest
 
 from driftvq.experiments.comparison_folder import begin, find_folder, stored_request
+from driftvq.experiments.engine import run_comparison
+from driftvq.experiments.plan import make_plan
 from driftvq.experiments.request import Request
-from driftvq.experiments.running import run_comparison
 from driftvq.files import locked
-from driftvq.report import load_comparison
+from driftvq.records.comparisons import load_comparison, read_cell, update_cell
 from tests.experiments.smoke import smoke_plan
 
 ASKED = Request(scale="smoke", methods=("vq",))
@@ -49,7 +49,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 
 def test_what_was_asked_is_kept_and_can_be_repeated(tmp_path):
     request = Request("table-64d", "smoke", "my run", methods=("vq", "ns_vq"), seeds=2, codebook_size=(16, 32))
-    begin(tmp_path, smoke_plan(**{**request.to_dict(), "methods": ("vq", "ns_vq"), "codebook_size": (16, 32)}))
+    begin(tmp_path, make_plan(request))
     assert stored_request(tmp_path) == request
     assert load_comparison(tmp_path).command == (
         "driftvq reproduce table-64d --scale smoke --name 'my run' --methods vq ns_vq --seeds 2 --codebook-size 16 32"
@@ -63,15 +63,15 @@ def test_a_damaged_comparison_is_named(folder):
 
 
 def test_beginning_again_keeps_what_is_there(folder):
-    cell = next((folder / "cells").glob("*/cell.json"))
-    cell.write_text(json.dumps({**json.loads(cell.read_text()), "status": "done"}))
+    (cell,) = (folder / "cells").iterdir()
+    update_cell(cell, status="done")
     before = (folder / "comparison.json").read_text()
     begin(folder, smoke_plan(methods=("vq",)))
-    assert json.loads(cell.read_text())["status"] == "done"
+    assert read_cell(cell).status == "done"
     assert (folder / "comparison.json").read_text() == before
 
 
 def test_two_engines_do_not_share_a_folder(folder, monkeypatch):
-    monkeypatch.setattr("driftvq.experiments.running.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("driftvq.experiments.engine.LOCK_SECONDS", 0.0)
     with locked(folder, "comparison"), pytest.raises(ValueError, match=f"another comparison, process {os.getpid()} on"):
         run_comparison(folder, smoke_plan(methods=("vq",)), 1, 1, 0)

@@ -1,13 +1,11 @@
-import json
 import signal
 import subprocess
 
 import pytest
 
 from driftvq.experiments.comparison_folder import begin
-from driftvq.experiments.engine import Engine
-from driftvq.experiments.records import CELLS, update_cell
-from driftvq.experiments.running import finish
+from driftvq.experiments.engine import Engine, finish
+from driftvq.records.comparisons import CELLS, read_cell, update_cell
 from driftvq.report import load_comparison, results_table
 from tests.experiments.smoke import Ended, Silent, in_process, run_plan, smoke_plan
 
@@ -48,7 +46,7 @@ def test_a_failing_cell_is_a_row_and_the_others_finish(tmp_path):
     plan = smoke_plan(methods=("vq", "fsq", "sim_vq"))
     begin(tmp_path, plan)
     broken = tmp_path / CELLS / plan.cells[1].name
-    config = json.loads((broken / "cell.json").read_text())["config"]
+    config = read_cell(broken).config
     update_cell(broken, config={**config, "data": str(tmp_path / "gone")})
     run_plan(tmp_path, plan)
     finish(tmp_path)

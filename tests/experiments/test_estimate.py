@@ -1,7 +1,7 @@
 import pytest
 
+from driftvq.experiments.engine import share_machine
 from driftvq.experiments.estimate import START_SECONDS, Speed, estimate_cells, measure_speed, wall_seconds
-from driftvq.experiments.running import share_machine
 from tests.experiments.smoke import smoke_plan
 
 
@@ -28,12 +28,12 @@ def test_speed_is_measured_for_each_method():
 @pytest.mark.parametrize(("asked", "cells", "expected"), [(None, 9, (2, 4)), (4, 9, (4, 2)), (3, 1, (1, 8))])
 def test_cores_are_shared_out(monkeypatch, asked, cells, expected):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0 if asked else 2)
-    monkeypatch.setattr("driftvq.experiments.running.cores", lambda: 8)
+    monkeypatch.setattr("driftvq.experiments.engine.cores", lambda: 8)
     assert share_machine(asked, cells)[:2] == expected
 
 
 def test_without_gpus_each_core_has_a_cell(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
-    monkeypatch.setattr("driftvq.experiments.running.cores", lambda: 8)
+    monkeypatch.setattr("driftvq.experiments.engine.cores", lambda: 8)
     assert share_machine(None, 9) == (8, 1, 0)

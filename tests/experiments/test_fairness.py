@@ -2,10 +2,9 @@ import pytest
 import torch
 
 from driftvq.experiments.methods import METHODS
-from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.checkpoints import seed_all
 from driftvq.training.loop import TrainingLoop
-from tests.experiments.smoke import run_plan, smoke_plan
+from tests.experiments.smoke import model_of, run_plan, smoke_plan
 
 
 def network(model):
@@ -19,9 +18,9 @@ def same(first, second):
 
 def test_every_method_starts_from_the_same_network():
     networks = []
-    for method in METHODS.values():
+    for method in METHODS:
         seed_all(3)
-        networks.append(network(VQVAE(ModelConfig(codebook_size=64, code_dim=8, **method.settings))))
+        networks.append(network(model_of(method)))
     assert all(same(networks[0], other) for other in networks)
 
 

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from driftvq.experiments.comparison_folder import begin
 from driftvq.experiments.live_cells import LiveCells, latest
-from driftvq.experiments.records import CELLS, update_cell
+from driftvq.records.comparisons import CELLS, update_cell
 from tests.experiments.smoke import smoke_plan
 
 

@@ -1,5 +1,8 @@
+from pathlib import Path
+
 import pytest
 
+from driftvq.experiments.comparison_folder import cell_record
 from driftvq.experiments.plan import make_plan
 from driftvq.experiments.request import Request
 from tests.experiments.smoke import smoke_plan
@@ -85,9 +88,50 @@ def test_each_method_of_the_best_table_has_its_own_configuration():
     assert (cells["trans_vq_paper"].codebook_size, cells["trans_vq_paper"].code_dim) == (8192, 64)
 
 
+def test_conditions_of_several_settings_are_named_and_touch_an_autoencoder_once():
+    plan = make_plan(Request("collapse-grid", methods=("ns_vq", "autoencoder"), seeds=1, evaluation=8))
+    assert plan.sweep.field == "condition"
+    found = [(cell.method.name, cell.point) for cell in plan.cells]
+    assert found[:2] == [("ns_vq", "K 8192, D 64"), ("ns_vq", "K 8192, D 3")]
+    assert found[6:] == [("autoencoder", "D 64"), ("autoencoder", "D 3")]
+    assert set(plan.sweep.values) == {point for _, point in found}
+    assert [(cell.config.codebook_size, cell.config.code_dim) for cell in plan.cells[:2]] == [(8192, 64), (8192, 3)]
+    assert len({cell.name for cell in plan.cells}) == 8
+
+
+def test_a_flag_wins_over_a_condition():
+    asked = {"methods": ("ns_vq",), "seeds": 1, "code_dim": 8, "evaluation": 8}
+    plan = make_plan(Request("collapse-grid", **asked))
+    assert [cell.point for cell in plan.cells] == [8192, 1024, 64]
+    assert {cell.config.code_dim for cell in plan.cells} == {8}
+    plan = make_plan(Request("collapse-grid", **asked, codebook_size=(32,)))
+    assert [(cell.point, cell.config.codebook_size) for cell in plan.cells] == [(None, 32)]
+    assert plan.sweep is None
+
+
+def test_a_condition_may_be_for_some_methods():
+    cells = make_plan(Request("collapse-options", evaluation=8)).cells
+    by_point = {}
+    for cell in cells:
+        by_point.setdefault(cell.point, set()).add(cell.method.name)
+    assert by_point["K 256"] == {"residual_ns_vq", "residual_trans_vq_mlp"}
+    assert by_point["D 256"] == {"ns_vq", "trans_vq_mlp"}
+    assert {cell.config.codebook_size for cell in cells if cell.point == "D 256"} == {1024}
+
+
+def test_a_warm_up_comes_on_top_of_the_steps():
+    plan = make_plan(Request("collapse-robust", methods=("ns_vq",), evaluation=8))
+    cells = {cell.point: cell for cell in plan.cells}
+    warm, plain = cells["D 64, warm-up 500"], cells["D 64, latents × 1000"]
+    assert (warm.config.steps, warm.config.warm_up) == (3000, 500)
+    assert (plain.config.steps, plain.config.latent_scale) == (2500, 1000)
+    assert cell_record(Path(), warm, plan).task.probes == (800,)
+    assert cell_record(Path(), plain, plan).task.probes == (300,)
+
+
 def test_too_few_images_are_said_before_training(tmp_path):
     data = make_images(tmp_path / "photos", 40)
-    with pytest.raises(ValueError, match=r"images to evaluate on, and scale 'laptop' wants 120: .*--evaluation-images"):
+    with pytest.raises(ValueError, match=r"compare at scale 'laptop' wants 120: .*--evaluation-images"):
         make_plan(Request(data=str(data)))
 
 

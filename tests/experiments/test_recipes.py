@@ -2,10 +2,10 @@ import json
 
 import pytest
 
+from driftvq.experiments.engine import finish
 from driftvq.experiments.methods import METHODS
 from driftvq.experiments.recipes import RECIPES
-from driftvq.experiments.running import finish
-from driftvq.report import load_comparison
+from driftvq.records.comparisons import load_comparison, read_codes
 from tests.experiments.smoke import run_plan, smoke_plan
 
 
@@ -26,11 +26,13 @@ def test_every_recipe_runs_at_smoke_scale(name, tmp_path):
         assert (cell.folder / "model" / "model.safetensors").is_file()
         assert not (cell.folder / "training").exists()
         if cell.codebook_size is not None:
-            codes = json.loads((cell.folder / "codes.json").read_text())
-            assert len(codes["counts"]) == cell.codebook_size
-            assert sum(codes["counts"]) == 8 * 8 * 8
-            used = sum(count > 0 for count in codes["counts"]) / cell.codebook_size
-            assert cell.values["usage"] == pytest.approx(used)
+            codes = read_codes(cell)
+            levels = cell.config["quantizer_options"].get("num_quantizers", 1)
+            assert len(codes.counts) == cell.codebook_size
+            assert sum(codes.counts) == 8 * 8 * 8 * levels
+            used = sum(count > 0 for count in codes.counts) / cell.codebook_size
+            if cell.usage_over is None and levels == 1:
+                assert cell.values["usage"] == pytest.approx(used)
     assert report.stat().st_size < 10e6
     assert {row["method"] for row in json.loads((tmp_path / "results.json").read_text())["rows"]} == set(
         plan.request.methods or plan.recipe.methods
@@ -42,7 +44,7 @@ def test_recipes_name_what_exists(recipe):
     assert set(recipe.methods) <= METHODS.keys()
     assert recipe.method_settings.keys() <= set(recipe.methods)
     if recipe.published is not None:
-        points = recipe.sweep.values if recipe.sweep else (None,)
+        points = [next(iter(c.settings.values())) for c in recipe.conditions] or [None]
         for (method, point), values in recipe.published.values.items():
             assert method in recipe.methods
             assert point in points

@@ -7,10 +7,32 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
+from driftvq.records.codec import write_record
+from driftvq.records.comparisons import (
+    CELLS,
+    CODES_FILE,
+    COMPARISON_FILE,
+    LOG_FILE,
+    ORIGINALS,
+    RECONSTRUCTIONS,
+    Cell,
+    Codes,
+    Comparison,
+    Group,
+    Method,
+    Paper,
+    PaperRow,
+    Place,
+    Status,
+    Sweep,
+    write_cell,
+)
+from driftvq.records.runs import METRICS_FILE
+
 EVIL = "<script>alert(1)</script>"
 EVIL_FOLDER = "ns_vq--k64-d64-b16--seed0 <img src=x onerror=alert(2)>"
 
-METHODS = (
+METHODS: tuple[tuple[str, str, Group, float, tuple[float, ...] | None], ...] = (
     # name, label, group, quality (0 bad … 1 good), share of codes alive at K = 64, 1024, 8192
     ("ns_vq", "NS-VQ (driftvq default)", "ours", 0.97, (1.0, 1.0, 0.93)),
     ("trans_vq", "TransVQ (driftvq default)", "ours", 0.95, (1.0, 0.99, 0.88)),
@@ -38,11 +60,11 @@ def write_comparison(
 ) -> Path:
     """Write a comparison: one failed cell and one running, a metric that nobody knows, notes that are markup."""
     rng = np.random.default_rng(7)
-    (folder / "originals").mkdir(parents=True)
+    (folder / ORIGINALS).mkdir(parents=True)
     originals = [picture(i, size) for i in range(images)]
     for i, image in enumerate(originals):
-        image.save(folder / "originals" / f"{i:02}.png")
-    write_json(folder / "comparison.json", description(seeds, sweep, name))
+        image.save(folder / ORIGINALS / f"{i:02}.png")
+    places: list[Place] = []
     for method, _, _, quality, alive in METHODS:
         points: tuple[int | None, ...] = (None,) if sweep is None or alive is None else sweep
         for point in points:
@@ -53,85 +75,67 @@ def write_comparison(
                 score = quality + 0.35 * gain + shift + rng.normal(0, 0.012)
                 cell = (
                     folder
-                    / "cells"
+                    / CELLS
                     / (EVIL_FOLDER if (method, point, seed) == ("ns_vq", 64, 0) else f"{method}--{point}--seed{seed}")
                 )
-                status = "done"
+                status: Status = "done"
                 if trouble and (method, seed) == ("ema_vq", seeds[-1]) and point == points[-1]:
                     status = "failed"
                 if trouble and (method, seed) == ("none", seeds[-1]):
                     status = "running"
-                write_cell(cell, method, point, seed, status, score, share, size_k, originals, rng)
+                places.append(Place(method, point, seed))
+                write_results(cell, places[-1], status, score, share, size_k, originals, rng)
+    write_record(folder / COMPARISON_FILE, describe(folder, seeds, sweep, name, places))
     return folder
 
 
-def description(seeds: tuple[int, ...], sweep: tuple[int, ...] | None, name: str) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "name": name,
-        "recipe": "compare",
-        "title": "Which quantizer keeps its codes alive?",
-        "scale": "laptop",
-        "question": "Which quantizer reconstructs best when the encoder drifts, and which codebooks die?",
-        "command": f"driftvq compare --scale laptop --seeds {len(seeds)} --name '{name}'",
-        "created": "2026-11-16T01:02:03+00:00",
-        "seeds": list(seeds),
-        "metrics": ["kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity"],
-        "sweep": sweep and {"field": "codebook_size", "values": list(sweep), "label": "codebook size K"},
-        "methods": [{"name": m, "label": label, "group": group} for m, label, group, _, _ in METHODS],
-        "environment": {
-            "driftvq": "0.1.0",
-            "torch": "2.13.0+cpu",
-            "python": "3.11",
-            "cpu": EVIL,
-            "cores": 2,
-            "git": None,
-        },
-        "data": {"source": "embedded photographs", "train": 1152, "evaluation": 256, "size": 64},
-        "config": {"steps": STEPS, "batch_size": 16, "learning_rate": 2e-4, "network": "small", "note": EVIL},
-        "paper": {
-            "source": "Table 3, D = 64",
-            "setting": "CelebA-HQ 256×256, 40 epochs, batch 16, network of Tab. 1",
-            "rows": [
-                {
-                    "method": "ns_vq_paper",
-                    "label": "NS-VQ",
-                    "point": sweep and 1024,
-                    "values": {"rfid": 21.3, "usage": 1.0},
-                },
-                {
-                    "method": "trans_vq_mlp_paper",
-                    "label": "TransVQ-MLP",
-                    "point": sweep and 1024,
-                    "values": {"rfid": 20.9},
-                },
-                {
-                    "method": "vq",
-                    "label": "Vanilla VQ",
-                    "point": sweep and 1024,
-                    "values": {"rfid": 55.1, "usage": 0.04},
-                },
-                {"method": "sim_vq", "label": "SimVQ", "point": sweep and 1024, "values": {"rfid": 24.8, "usage": 1.0}},
-            ],
-        },
-        "notes": ["rFID at n < 1,000 says little: read KID first.", f"A note {EVIL} & more \u2028 text"],
-    }
+def describe(
+    folder: Path, seeds: tuple[int, ...], sweep: tuple[int, ...] | None, name: str, places: list[Place]
+) -> Comparison:
+    point = sweep and 1024
+    return Comparison(
+        folder=folder,
+        name=name,
+        recipe="compare",
+        title="Which quantizer keeps its codes alive?",
+        scale="laptop",
+        question="Which quantizer reconstructs best when the encoder drifts, and which codebooks die?",
+        command=f"driftvq compare --scale laptop --seeds {len(seeds)} --name '{name}'",
+        created="2026-11-16T01:02:03+00:00",
+        seeds=seeds,
+        metrics=("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity"),
+        sweep=None if sweep is None else Sweep("codebook_size", sweep, "codebook size K"),
+        methods=tuple(Method(m, label, group) for m, label, group, _, _ in METHODS),
+        places=tuple(places),
+        environment={"driftvq": "0.1.0", "torch": "2.13.0+cpu", "python": "3.11", "cpu": EVIL, "cores": 2, "git": None},
+        data={"source": "embedded photographs", "train": 1152, "evaluation": 256, "size": 64},
+        config={"steps": STEPS, "batch_size": 16, "learning_rate": 2e-4, "network": "small", "note": EVIL},
+        paper=Paper(
+            "Table 3, D = 64",
+            "CelebA-HQ 256×256, 40 epochs, batch 16, network of Tab. 1",
+            (
+                PaperRow("ns_vq_paper", "NS-VQ", point, {"rfid": 21.3, "usage": 1.0}),
+                PaperRow("trans_vq_mlp_paper", "TransVQ-MLP", point, {"rfid": 20.9}),
+                PaperRow("vq", "Vanilla VQ", point, {"rfid": 55.1, "usage": 0.04}),
+                PaperRow("sim_vq", "SimVQ", point, {"rfid": 24.8, "usage": 1.0}),
+            ),
+        ),
+        notes=("rFID at n < 1,000 says little: read KID first.", f"A note {EVIL} & more \u2028 text"),
+    )
 
 
-def write_cell(
+def write_results(
     folder: Path,
-    method: str,
-    point: int | None,
-    seed: int,
-    status: str,
+    place: Place,
+    status: Status,
     score: float,
     share: float,
     codebook_size: int | None,
     originals: list[Image.Image],
     rng: np.random.Generator,
 ) -> None:
-    (folder / "reconstructions").mkdir(parents=True)
-    (folder / "log.txt").write_text("…\n")
+    (folder / RECONSTRUCTIONS).mkdir(parents=True)
+    (folder / LOG_FILE).write_text("…\n")
     share = min(1.0, max(0.004, share + rng.normal(0, 0.01) * (share < 1)))
     done = status == "done"
     values = {
@@ -145,38 +149,36 @@ def write_cell(
     }
     if codebook_size is not None:
         values |= {"usage": share, "perplexity": max(1.0, 0.72 * share * codebook_size)}
-    write_json(
-        folder / "cell.json",
-        {
-            "format": 1,
-            "method": method,
-            "point": point,
-            "seed": seed,
-            "status": status,
-            "error": f"RuntimeError: no space left on device {EVIL}" if status == "failed" else None,
-            "log": "log.txt",
-            "config": {"quantizer": method, "note": EVIL},
-            "values": {key: float(value) for key, value in values.items()} if done else {},
-            "n": 256 if done else None,
-            "missing": ["ms_ssim: 64 px are too small for five scales"] if done else [],
-            "codebook_size": codebook_size,
-            "code_dim": 64,
-            "seconds": {"train": 61 + 9 * rng.random(), "evaluate": 14.0} if done else {},
-            "steps": STEPS,
-            "ms_per_step": 30 + 3 * rng.random() + (codebook_size or 0) / 800 + 6 * method.startswith("trans"),
-            "peak_memory_mb": 540 + (codebook_size or 0) / 20,
-            "parameters": {"network": 691203, "quantizer": 64 * (codebook_size or 0)},
-        },
+    write_cell(
+        Cell(
+            folder,
+            place.method,
+            place.point,
+            place.seed,
+            status,
+            error=f"RuntimeError: no space left on device {EVIL}" if status == "failed" else None,
+            config={"quantizer": place.method, "note": EVIL},
+            values={key: float(value) for key, value in values.items()} if done else {},
+            n=256 if done else None,
+            missing=("ms_ssim: 64 px are too small for five scales",) if done else (),
+            codebook_size=codebook_size,
+            code_dim=64,
+            seconds={"train": 61 + 9 * rng.random(), "evaluate": 14.0} if done else {},
+            steps=STEPS,
+            ms_per_step=30 + 3 * rng.random() + (codebook_size or 0) / 800 + 6 * place.method.startswith("trans"),
+            peak_memory_mb=540 + (codebook_size or 0) / 20,
+            parameters={"network": 691203, "quantizer": 64 * (codebook_size or 0)},
+        )
     )
-    write_curve(folder / "metrics.jsonl", score, share, codebook_size, rng, STEPS if done else STEPS // 3)
+    write_curve(folder / METRICS_FILE, score, share, codebook_size, rng, STEPS if done else STEPS // 3)
     if done:
         if codebook_size is not None:
-            write_json(folder / "codes.json", codes(codebook_size, share, rng))
+            write_record(folder / CODES_FILE, codes(codebook_size, share, rng))
         for i, image in enumerate(originals):
             blurred = image.filter(ImageFilter.GaussianBlur(float(max(0.01, 2.2 - 1.9 * score)) * image.width / 64))
             noise = rng.normal(0, max(1.0, 16 - 14 * score), (*image.size, 3))
             pixels = np.clip(np.asarray(blurred) + noise, 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / "reconstructions" / f"{i:02}.png")
+            Image.fromarray(pixels).save(folder / RECONSTRUCTIONS / f"{i:02}.png")
 
 
 def write_curve(
@@ -212,7 +214,7 @@ def drift(t: float, share: float, step: int, rng: np.random.Generator) -> dict[s
     }
 
 
-def codes(codebook_size: int, share: float, rng: np.random.Generator) -> dict[str, Any]:
+def codes(codebook_size: int, share: float, rng: np.random.Generator) -> Codes:
     alive = max(1, round(share * codebook_size))
     weights = np.exp(-2.5 * np.linspace(0, 1, alive) ** 1.3) * rng.uniform(0.6, 1.4, alive)
     counts = np.zeros(codebook_size, dtype=int)
@@ -223,12 +225,12 @@ def codes(codebook_size: int, share: float, rng: np.random.Generator) -> dict[st
     near = latents[rng.integers(500, size=len(shown))] + rng.normal(0, 0.25, (len(shown), 2))
     far = rng.normal([-3.4, 2.4], 0.35, (len(shown), 2))
     points = np.where(counts[shown, None] > 0, near, far)
-    return {
-        "counts": counts.tolist(),
-        "points": points.round(4).tolist(),
-        "point_codes": shown.tolist(),
-        "latents": latents.round(4).tolist(),
-    }
+    return Codes(
+        counts=tuple(counts.tolist()),
+        points=tuple(points.round(4).tolist()),
+        point_codes=tuple(shown.tolist()),
+        latents=tuple(latents.round(4).tolist()),
+    )
 
 
 def picture(i: int, size: int) -> Image.Image:
@@ -245,8 +247,3 @@ def picture(i: int, size: int) -> Image.Image:
     stripes = (np.sin(2 * np.pi * (x * rng.uniform(6, 14) + y * rng.uniform(-6, 6))) > 0) & (y > rng.uniform(0.6, 0.9))
     image = np.where(stripes[..., None], image * 0.6, image) + rng.normal(0, 3, (size, size, 3))
     return Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
-
-
-def write_json(path: Path, data: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data), encoding="utf-8")

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from driftvq.report import Cell, Comparison, Method, aggregate, answer, load_comparison
+from driftvq.records.codec import write_record
+from driftvq.records.comparisons import Cell, Codes, Comparison, Method, update_cell
+from driftvq.report import aggregate, answer, load_comparison
 
 
 def make(
@@ -26,24 +28,7 @@ def make(
     )
     seeds = tuple(range(max(len(kids) for kids in values.values())))
     return Comparison(
-        folder,
-        "n",
-        "compare",
-        "t",
-        "smoke",
-        "q",
-        "c",
-        "now",
-        seeds,
-        ("kid",),
-        None,
-        methods,
-        {},
-        {},
-        {},
-        None,
-        (),
-        cells,
+        folder, "n", "compare", "t", "smoke", "q", "c", "now", seeds, ("kid",), None, methods, (), cells=cells
     )
 
 
@@ -164,8 +149,11 @@ def test_few_tokens_are_no_collapse(plain: Path) -> None:
     """With fewer tokens than codes most codes cannot be selected."""
     cell = plain / "cells" / "vq--None--seed0"
     assert next(row for row in aggregate(load_comparison(plain)).rows if row.method.name == "vq").collapsed
-    (cell / "codes.json").write_text(json.dumps({"counts": [1] * 60 + [0] * 964}))
+    write_record(cell / "codes.json", Codes((1,) * 60 + (0,) * 964))
     assert not next(row for row in aggregate(load_comparison(plain)).rows if row.method.name == "vq").collapsed
+    for seed in (0, 1):
+        update_cell(plain / "cells" / f"vq--None--seed{seed}", usage_over="50 latents per code (held-out images)")
+    assert next(row for row in aggregate(load_comparison(plain)).rows if row.method.name == "vq").collapsed
 
 
 def test_nothing_done_yet(plain: Path) -> None:

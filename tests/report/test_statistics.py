@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from driftvq.report.statistics import paired_test, summarize, two_sided_p
+from driftvq.report.results import paired_test, summarize, two_sided_p
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 8, 15, 40])

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from driftvq.records.codec import FORMAT
 from driftvq.report import aggregate, load_comparison, results_table, write_results
 from driftvq.report.tables import FORMATS
 
@@ -78,7 +79,7 @@ def test_unknown_format(plain_source: Path) -> None:
 def test_results_are_written_whole(plain: Path) -> None:
     paths = write_results(plain)
     assert [path.name for path in paths] == ["results.json", "results.csv"]
-    assert json.loads(paths[0].read_text())["format"] == 1
+    assert json.loads(paths[0].read_text())["format"] == FORMAT
     assert not [path for path in plain.iterdir() if path.name.endswith(".tmp")]
     paths[0].write_text("old")
     write_results(plain)

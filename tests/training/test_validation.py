@@ -8,8 +8,7 @@ from torch import nn
 
 from driftvq import make_quantizer
 from driftvq.data import to_float
-from driftvq.training.config import MONITORS
-from driftvq.training.validation import ValidationSums, WeightAverage, is_better
+from driftvq.training.validation import ValidationSums, WeightAverage, beats
 
 
 def model():
@@ -149,22 +148,18 @@ def test_no_images_give_no_values_but_of_codes():
 
 
 @pytest.mark.parametrize(
-    ("value", "best", "direction", "expected"),
+    ("value", "best", "name", "expected"),
     [
-        (20.0, None, "max", True),
-        (20.0, 19.0, "max", True),
-        (20.0, 20.0, "max", False),
-        (19.0, 20.0, "max", False),
-        (0.1, 0.2, "min", True),
-        (0.2, 0.1, "min", False),
-        (math.nan, None, "max", False),
-        (math.inf, 20.0, "max", False),
-        (None, None, "max", False),
+        (20.0, None, "psnr", True),
+        (20.0, 19.0, "psnr", True),
+        (20.0, 20.0, "psnr", False),
+        (19.0, 20.0, "psnr", False),
+        (0.1, 0.2, "loss", True),
+        (0.2, 0.1, "loss", False),
+        (math.nan, None, "psnr", False),
+        (math.inf, 20.0, "psnr", False),
+        (None, None, "psnr", False),
     ],
 )
-def test_which_value_is_better(value, best, direction, expected):
-    assert is_better(value, best, direction) is expected
-
-
-def test_a_higher_psnr_and_a_lower_loss_are_better():
-    assert (MONITORS["psnr"], MONITORS["ssim"], MONITORS["loss"]) == ("max", "max", "min")
+def test_which_value_is_better(value, best, name, expected):
+    assert beats(value, best, name) is expected

@@ -68,13 +68,13 @@ def run_recipe(args: argparse.Namespace, recipe: str | None) -> None:
     from driftvq.names import check_name
 
     check_name("format", args.format, FORMATS)
-    request, out = _request(args, recipe)
     try:
         from driftvq.experiments.comparison_folder import find_folder
+        from driftvq.experiments.engine import share_machine
         from driftvq.experiments.plan import make_plan
-        from driftvq.experiments.running import share_machine
     except ImportError as error:
         raise ValueError(f'comparisons need more packages: pip install "driftvq[tokenizer]" ({error})') from error
+    request, out = _request(args, recipe)
     folder = find_folder(request, out, args.resume is not None)
     plan = make_plan(request)
     jobs, threads, gpus = share_machine(args.jobs, len(plan.cells))
@@ -105,7 +105,7 @@ def _request(args: argparse.Namespace, recipe: str | None) -> "tuple[Request, Pa
 
 
 def _work(folder: Path, plan: "Plan", jobs: int, threads: int, gpus: int, form: str) -> None:
-    from driftvq.experiments.running import run_comparison
+    from driftvq.experiments.engine import run_comparison
     from driftvq.report import load_comparison, results_table
 
     say(f"{len(plan.cells)} cells, {jobs} at a time with {threads} threads each → {folder}")

@@ -1,4 +1,4 @@
-"""``driftvq reproduce``: a table or figure of the paper."""
+"""``driftvq reproduce``: a table or figure of the paper, or where codebooks collapse."""
 
 import argparse
 import sys
@@ -10,6 +10,7 @@ EXAMPLES = """examples:
   driftvq reproduce table-64d                              minutes on a laptop, on embedded photographs
   driftvq reproduce table-64d --data celeba_hq/ --scale paper
   driftvq reproduce figure-codebook-size --seeds 3 --dry-run
+  driftvq reproduce collapse-grid --data faces/            which codebooks live; hours on two cores
 """
 
 
@@ -35,21 +36,21 @@ def run(args: argparse.Namespace) -> None:
 
 def listing() -> str:
     """Recipes, methods and scales as text."""
+    from driftvq.experiments.design import SCALES
     from driftvq.experiments.methods import METHODS
     from driftvq.experiments.recipes import RECIPES
-    from driftvq.experiments.scales import SCALES
 
     lines = ["recipes:"]
-    lines += [f"  {recipe.name:<22} {recipe.title}" for recipe in RECIPES.values()]
+    lines += [f"  {recipe.name:<26} {recipe.title}" for recipe in RECIPES.values()]
     lines += ["", "methods:"]
-    lines += [f"  {method.name:<22} {method.label} [{method.group}]" for method in METHODS.values()]
+    lines += [f"  {method.name:<26} {method.label} [{method.group}]" for method in METHODS.values()]
     lines += ["", "scales:"]
     for scale in SCALES.values():
         settings = {**scale.settings, **scale.overrides}
         length = f"{settings['steps']} steps" if settings.get("steps") else f"{settings['epochs']:g} epochs"
         images = "all held-out images" if scale.evaluation is None else f"{scale.evaluation} images"
         lines.append(
-            f"  {scale.name:<22} {settings['network']} network, {settings['size']} px, {length}, batches of "
+            f"  {scale.name:<26} {settings['network']} network, {settings['size']} px, {length}, batches of "
             f"{settings['batch_size']}, evaluated on {images}"
         )
     return "\n".join(lines) + "\n"

@@ -5,22 +5,18 @@ import platform
 import re
 from dataclasses import fields
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from driftvq import machine
+from driftvq.data import eval_batches
+from driftvq.data.images import write_image
 from driftvq.experiments.plan import CellPlan, Plan, open_images
-from driftvq.experiments.records import (
-    CELL_FILE,
-    CELLS,
-    COMPARISON_FILE,
-    FORMAT,
-    LOG_FILE,
-    ORIGINALS,
-    write_json,
-)
 from driftvq.experiments.request import Request, differences
-from driftvq.files import LOCK_FILE, read_object
+from driftvq.files import LOCK_FILE
+from driftvq.records import comparisons as records
+from driftvq.records.codec import decode, encode, read_record, write_record
+from driftvq.records.comparisons import CELL_FILE, CELLS, COMPARISON_FILE, ORIGINALS, Comparison
 from driftvq.training.config import TrainConfig
 
 STRIP = 8
@@ -60,10 +56,11 @@ def stored_request(folder: Path) -> Request:
     path = folder / COMPARISON_FILE
     if not path.is_file():
         raise ValueError(f"{folder} is no comparison to resume: it has no {COMPARISON_FILE}")
-    found = read_object(path).get("request")
-    if not isinstance(found, dict):
+    found = read_record(Comparison, path, folder=folder).request
+    if not found:
         raise ValueError(f"{path} does not say what was asked for: it cannot be resumed")
-    return Request.from_dict(found)
+    request: Request = decode(Request, found, f"{path}: 'request'")
+    return request
 
 
 def begin(folder: Path, plan: Plan) -> None:
@@ -71,61 +68,56 @@ def begin(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_originals(folder / ORIGINALS, plan)
     for cell in plan.cells:
-        path = folder / CELLS / cell.name / CELL_FILE
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, cell_record(cell, plan))
+        place = folder / CELLS / cell.name
+        if not (place / CELL_FILE).exists():
+            place.mkdir(parents=True, exist_ok=True)
+            records.write_cell(cell_record(place, cell, plan))
     if not (folder / COMPARISON_FILE).exists():
-        write_json(folder / COMPARISON_FILE, comparison_record(folder, plan))
+        write_record(folder / COMPARISON_FILE, comparison_record(folder, plan))
 
 
-def cell_record(cell: CellPlan, plan: Plan) -> dict[str, Any]:
-    """The first contents of ``cell.json``; ``plan`` is what its process needs to know beside the config."""
-    return {
-        "format": FORMAT,
-        "method": cell.method.name,
-        "point": cell.point,
-        "seed": cell.seed,
-        "status": "waiting",
-        "error": None,
-        "log": LOG_FILE,
-        "config": {name: value for name, value in cell.config.to_dict().items() if name != "out"},
-        "values": {},
-        "missing": [],
-        "seconds": {},
-        "plan": {
-            "after": cell.after,
-            "afterwards": cell.method.afterwards is not None,
-            "images": plan.evaluation,
-            "metrics": list(plan.scale.metrics),
-            "kmeans_images": plan.scale.kmeans_images,
-        },
-    }
+def cell_record(folder: Path, cell: CellPlan, plan: Plan) -> records.Cell:
+    """The first contents of ``cell.json``."""
+    probes = plan.recipe.probes
+    if probes is not None:
+        steps = (step + cell.config.warm_up for step in probes)
+        probes = tuple(step for step in steps if step < (cell.config.steps or 0))
+    task = records.Task(
+        images=plan.evaluation,
+        metrics=plan.metrics,
+        after=cell.after,
+        afterwards=cell.method.afterwards is not None,
+        kmeans_images=plan.scale.kmeans_images,
+        probes=probes,
+    )
+    config = {name: value for name, value in cell.config.to_dict().items() if name != "out"}
+    return records.Cell(folder, cell.method.name, cell.point, cell.seed, "waiting", config=config, task=task)
 
 
-def comparison_record(folder: Path, plan: Plan) -> dict[str, Any]:
+def comparison_record(folder: Path, plan: Plan) -> Comparison:
     """The contents of ``comparison.json``."""
-    recipe, sweep = plan.recipe, plan.sweep
-    return {
-        "format": FORMAT,
-        "name": plan.request.name or folder.name,
-        "recipe": recipe.name,
-        "title": recipe.title,
-        "scale": plan.scale.name,
-        "question": recipe.question,
-        "command": plan.request.command(),
-        "created": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "seeds": list(plan.seeds),
-        "metrics": list(plan.scale.metrics),
-        "sweep": sweep and {"field": sweep.field, "values": list(sweep.values), "label": sweep.label},
-        "methods": [{"name": m.name, "label": m.label, "group": m.group} for m in plan.methods],
-        "environment": environment(),
-        "data": {"source": plan.data, "train": plan.train, "evaluation": plan.evaluation, "size": plan.base.size},
-        "config": shared_config(plan),
-        "paper": _published(plan),
-        "notes": _notes(plan),
-        "request": plan.request.to_dict(),
-    }
+    recipe = plan.recipe
+    return Comparison(
+        folder=folder,
+        name=plan.request.name or folder.name,
+        recipe=recipe.name,
+        title=recipe.title,
+        scale=plan.scale.name,
+        question=recipe.question,
+        command=plan.request.command(),
+        created=datetime.now().astimezone().isoformat(timespec="seconds"),
+        seeds=plan.seeds,
+        metrics=plan.metrics,
+        sweep=plan.sweep,
+        methods=tuple(records.Method(method.name, method.label, method.group) for method in plan.methods),
+        places=_places(plan),
+        environment=environment(),
+        data={"source": plan.data, "train": plan.train, "evaluation": plan.evaluation, "size": plan.base.size},
+        config=shared_config(plan),
+        paper=_published(plan),
+        notes=tuple(_notes(plan)),
+        request=encode(plan.request),
+    )
 
 
 def shared_config(plan: Plan) -> dict[str, Any]:
@@ -136,24 +128,20 @@ def shared_config(plan: Plan) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine."""
-    import torch
-
-    from driftvq.machine import git_state
-
-    git = git_state(Path(__file__).parent)
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    found = {
-        "driftvq": metadata.version("driftvq"),
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
+    """Versions and machine, on one level."""
+    found = machine.environment()
+    git = found["git"]
+    facts = {
+        "driftvq": found["packages"].get("driftvq"),
+        "torch": found["packages"].get("torch"),
+        "python": found["python"],
+        "platform": found["platform"],
         "cpu": _cpu(),
-        "gpu": ", ".join(gpus) or None,
+        "gpu": ", ".join(found["devices"]) or None,
         "cores": cores(),
         "git": None if git is None else git["commit"] + (" with changes" if git["changed"] else ""),
     }
-    return {name: value for name, value in found.items() if value is not None or name == "git"}
+    return {name: value for name, value in facts.items() if value is not None or name == "git"}
 
 
 def cores() -> int:
@@ -163,9 +151,6 @@ def cores() -> int:
 
 def write_originals(folder: Path, plan: Plan) -> None:
     """The images of the strips, evenly taken from those held out."""
-    from driftvq.data import eval_batches
-    from driftvq.data.images import write_image
-
     folder.mkdir(exist_ok=True)
     count = min(STRIP, plan.evaluation)
     if len(list(folder.glob("*.png"))) == count:
@@ -177,17 +162,24 @@ def write_originals(folder: Path, plan: Plan) -> None:
         write_image(folder / f"{number:02d}.png", image)
 
 
-def _published(plan: Plan) -> dict[str, Any] | None:
+def _places(plan: Plan) -> tuple[records.Place, ...]:
+    """In the order of the methods, the conditions and the seeds."""
+    methods, points = list(plan.methods), [None, *(plan.sweep.values if plan.sweep else ())]
+    order = sorted(plan.cells, key=lambda cell: (methods.index(cell.method), points.index(cell.point), cell.seed))
+    return tuple(records.Place(cell.method.name, cell.point, cell.seed) for cell in order)
+
+
+def _published(plan: Plan) -> records.Paper | None:
     published = plan.recipe.published
     if published is None:
         return None
     labels = {method.name: method.label for method in plan.methods}
     rows = [
-        {"method": name, "label": labels[name].partition(", as printed")[0], "point": point, "values": dict(values)}
+        records.PaperRow(name, labels[name].partition(", as printed")[0], point, dict(values))
         for (name, point), values in published.values.items()
         if name in labels
     ]
-    return {"source": published.source, "setting": published.setting, "rows": rows}
+    return records.Paper(published.source, published.setting, tuple(rows))
 
 
 def _notes(plan: Plan) -> list[str]:
@@ -196,9 +188,12 @@ def _notes(plan: Plan) -> list[str]:
     notes.append("Models are evaluated as they are after the last step.")
     if len(plan.seeds) > 1 and not plan.own_splits and plan.request.val_data is None:
         notes.append("The data has no validation split of its own: each seed holds out its own images.")
-    if any(method.decays_per_epoch for method in plan.methods):
-        config = next(cell.config for cell in plan.cells if cell.method.decays_per_epoch)
-        every = config.quantizer_options["decay_every"]
+    if any(cell.config.warm_up for cell in plan.cells):
+        notes.append("A warm-up comes on top of the steps, which are counted from its end.")
+    options = [cell.config.quantizer_options for cell in plan.cells]
+    epochs = sorted({each["decay_every"] for each in options if "decay_every" in each})
+    if epochs:
+        every = ", ".join(map(str, epochs))
         notes.append(f"NS-VQ as the paper has it narrows its kernel after each epoch, here {every} steps.")
     return notes
 

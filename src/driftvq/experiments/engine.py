@@ -1,4 +1,4 @@
-"""Runs the cells of a comparison, several at a time, each in a process of its own."""
+"""Runs a comparison from its plan to its report: its cells, several at a time, each in a process of its own."""
 
 import os
 import signal
@@ -10,17 +10,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import torch
 
 from driftvq.experiments.cell import ENGINE, THREADS
+from driftvq.experiments.comparison_folder import begin, cores
+from driftvq.experiments.live_cells import LiveCells
 from driftvq.experiments.plan import CellPlan, Plan
-from driftvq.experiments.records import CELL_FILE, CELLS, LOG_FILE, update_cell
-from driftvq.files import read_object
-from driftvq.report import write_results
+from driftvq.files import locked
+from driftvq.records.comparisons import CELLS, LOG_FILE, Status, read_cell, update_cell
+from driftvq.report import write_report, write_results
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 60.0
 """How long cells may take to save a checkpoint after an interruption."""
+LOCK_SECONDS = 30.0
+"""How long to wait for cells that an engine left behind: they save a checkpoint and end."""
 
 
 class Process(Protocol):
@@ -111,7 +117,7 @@ class Engine:
                 write_results(self.folder)
             self.watcher.ended(cell, self.status[cell.name])
 
-    def _settle(self, cell: CellPlan, code: int) -> str:
+    def _settle(self, cell: CellPlan, code: int) -> Status:
         """The status of a cell whose process has ended; one that could not record it has failed."""
         status = self._read_status(cell)
         if status in ("done", "failed"):
@@ -120,8 +126,8 @@ class Engine:
             update_cell(self.folder / CELLS / cell.name, status="failed", error=_ending(code))
         return "failed"
 
-    def _read_status(self, cell: CellPlan) -> str:
-        return str(read_object(self.folder / CELLS / cell.name / CELL_FILE)["status"])
+    def _read_status(self, cell: CellPlan) -> Status:
+        return read_cell(self.folder / CELLS / cell.name).status
 
     def _stop(self) -> None:
         """Let the running cells save their state and end; those that do not are killed."""
@@ -195,3 +201,46 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Share(NamedTuple):
+    """How a machine is shared out: cells at a time, threads of each, and GPUs."""
+
+    jobs: int
+    threads: int
+    gpus: int
+
+
+def share_machine(jobs: int | None, cells: int) -> Share:
+    """One cell per GPU, or per core without one, unless asked otherwise; the cores are shared equally."""
+    gpus, available = torch.cuda.device_count(), cores()
+    if jobs is None:
+        one_device = torch.backends.mps.is_available()
+        jobs = gpus or (1 if one_device else available)
+    jobs = max(1, min(jobs, cells))
+    return Share(jobs, max(1, available // jobs), gpus)
+
+
+def run_comparison(folder: Path, plan: Plan, jobs: int, threads: int, gpus: int) -> Path:
+    """Run what is left of a comparison and return its report.
+
+    Raises:
+        KeyboardInterrupt: it was stopped; the report shows what there is.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, "comparison", LOCK_SECONDS) as lock:
+        begin(folder, plan)
+        try:
+            with LiveCells(folder, plan) as watcher:
+                Engine(folder, plan, jobs, Starter(threads, gpus, lock), watcher).run()
+        except KeyboardInterrupt:
+            with suppress(OSError, ValueError):
+                finish(folder)
+            raise
+        return finish(folder)
+
+
+def finish(folder: Path) -> Path:
+    """Write the results and the report from what is on disk."""
+    write_results(folder)
+    return write_report(folder)

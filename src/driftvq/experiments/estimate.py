@@ -4,7 +4,16 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
+from driftvq.drift_meter.probing import pending_starts
 from driftvq.experiments.plan import CellPlan, Plan
+from driftvq.machine import pick_accelerator
+from driftvq.metrics import evaluate
+from driftvq.metrics.evaluation import CODE_METRICS
+from driftvq.models import VQVAE, ModelConfig
+from driftvq.training.fabric import memory_layout
+from driftvq.training.losses import make_reconstruction_loss
 
 START_SECONDS = 6.0
 """A process that loads torch, Lightning and the weights of the metrics."""
@@ -39,8 +48,6 @@ def wall_seconds(times: dict[str, tuple[float, float]], jobs: int) -> float:
 
 def measure_speed(plan: Plan, threads: int) -> Speed:
     """Train and evaluate a few images of random numbers, with as many threads as a cell will have."""
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -59,13 +66,6 @@ def _key(cell: CellPlan) -> tuple[str, int, str, int]:
 
 
 def _training_seconds(cell: CellPlan) -> float:
-    import torch
-
-    from driftvq.drift_meter.probing import pending_starts
-    from driftvq.machine import pick_accelerator
-    from driftvq.models import VQVAE, ModelConfig
-    from driftvq.training.fabric import memory_layout
-    from driftvq.training.losses import make_reconstruction_loss
 
     config = cell.config
     device = pick_accelerator(config.accelerator)
@@ -91,14 +91,9 @@ def _training_seconds(cell: CellPlan) -> float:
 
 def _evaluation_seconds(plan: Plan) -> float:
     """The networks of the metrics cost most; the features of the real images are there from the first cell on."""
-    import torch
-
-    from driftvq.machine import pick_accelerator
-    from driftvq.metrics import evaluate
-
     device, size = pick_accelerator("auto"), plan.base.size
     images = torch.randint(0, 256, (2 * BATCH, 3, size, size), dtype=torch.uint8)
-    names = [name for name in plan.scale.metrics if name not in ("usage", "perplexity")]
+    names = [name for name in plan.metrics if name not in CODE_METRICS]
     seconds = []
     for count in (BATCH, BATCH, 2 * BATCH):  # the difference of the last two leaves out the loading of weights
         started = time.perf_counter()
@@ -109,7 +104,6 @@ def _evaluation_seconds(plan: Plan) -> float:
 
 
 def _fastest(step: Callable[[], None], device: str) -> float:
-    import torch
 
     best = float("inf")
     for _ in range(1 + REPEATS):  # the first one makes up its mind about memory and algorithms

@@ -9,11 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from driftvq.experiments.plan import CellPlan, Plan
-from driftvq.experiments.records import CELL_FILE, CELLS, TRAINING
-from driftvq.files import read_object, records_of
+from driftvq.files import records_of
+from driftvq.records.comparisons import CELLS, TRAINING, read_cell
+from driftvq.records.metric_table import plain_label, with_unit
+from driftvq.records.runs import METRICS_FILE
 
 TAIL_BYTES = 16_384
-SHOWN = {"psnr": "PSNR {:.2f} dB", "usage": "usage {:.0%}"}
+SHOWN = ("psnr", "usage")
 
 
 class LiveCells:
@@ -30,7 +32,7 @@ class LiveCells:
 
     def __enter__(self) -> "LiveCells":
         for cell in self.plan.cells:
-            status = read_object(self.folder / CELLS / cell.name / CELL_FILE)["status"]
+            status = read_cell(self.folder / CELLS / cell.name).status
             self.statuses[cell.name] = "done" if status == "done" else "waiting"
         if self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
@@ -54,16 +56,16 @@ class LiveCells:
     def ended(self, cell: CellPlan, status: str) -> None:
         """A cell is done or has failed."""
         self.statuses[cell.name] = status
-        record = read_object(self.folder / CELLS / cell.name / CELL_FILE)
+        record = read_cell(self.folder / CELLS / cell.name)
         seconds = time.monotonic() - self.begun[cell.name]
         if self.bar is not None:
             self.bar.remove_task(self.lines.pop(cell.name))
-        reason = record["error"] or "it could not even record why"
-        what = shown(record["values"]) if status == "done" else f"failed: {reason}"
+        reason = record.error or "it could not even record why"
+        what = shown(record.values) if status == "done" else f"failed: {reason}"
         count = sum(found in ("done", "failed") for found in self.statuses.values())
         line = f"[{count}/{len(self.statuses)}] {cell.name}: {what} ({seconds:.0f} s)"
         if status == "failed":
-            line += f"; log: {self.folder / CELLS / cell.name / record['log']}"
+            line += f"; log: {record.log_path}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def tick(self, running: list[CellPlan]) -> None:
@@ -83,13 +85,14 @@ class LiveCells:
 
 def shown(values: dict[str, Any]) -> str:
     """PSNR and usage in words."""
-    return ", ".join(text.format(values[name]) for name, text in SHOWN.items() if values.get(name) is not None)
+    found = {name: values[name] for name in SHOWN if values.get(name) is not None}
+    return ", ".join(f"{plain_label(name)} {with_unit(name, value)}" for name, value in found.items())
 
 
 def latest(cell: Path) -> tuple[int, dict[str, float]]:
     """The last step that a cell has logged, and its latest PSNR and usage: of validation, else of training."""
-    running = cell / TRAINING / "metrics.jsonl"
-    records = _tail(running if running.exists() else cell / "metrics.jsonl")
+    running = cell / TRAINING / METRICS_FILE
+    records = _tail(running if running.exists() else cell / METRICS_FILE)
     values: dict[str, float] = {}
     for record in records:
         for name in SHOWN:

@@ -1,19 +1,119 @@
-"""How often codes are used, and where they lie, for the report.
+"""What is measured of a trained model: the metrics, how often codes are used, where they lie, and what it all cost.
 
 Shape suffixes: k codes, n latents, d dimensions.
 """
 
+import resource
+import statistics
+import sys
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from driftvq.metrics.evaluation import Pairs
+from driftvq.data import eval_batches
+from driftvq.data.images import read_image, to_float, to_uint8, write_image
+from driftvq.experiments.plan import open_images
+from driftvq.inspection.codebook import count_parameters
+from driftvq.metrics import CodeCounter, Evaluation, evaluate, model_pairs
+from driftvq.metrics.evaluation import CODE_METRICS, Pairs
 from driftvq.models import VQVAE
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Cell, Codes
+from driftvq.training.config import TrainConfig
 
+BATCH = 16
+LATENTS_PER_CODE = 50
+"""With so many latents of which each selects one code of equal chance, less than one code in 10²⁰ stays unselected."""
 MOST_CODES, MOST_LATENTS = 2000, 500
+
+
+def measure(cell: Cell, config: TrainConfig, model: VQVAE) -> tuple[Evaluation, Codes | None]:
+    """Evaluate a model, rebuild the comparison's originals, and describe its codes."""
+    device = next(model.parameters()).device
+    codebook_size = None if model.quantizer is None else model.quantizer.codebook_size
+    counts = CodeCounts(codebook_size or 0)
+    names = [name for name in cell.task.metrics if codebook_size is not None or name not in CODE_METRICS]
+    source = open_images(config, "val")
+    with eval_batches(source, size=config.size, batch_size=BATCH, limit=cell.task.images) as batches:
+        pairs = counts.watch(model_pairs(model, batches, device))
+        evaluation = evaluate(pairs, codebook_size=codebook_size, metrics=names, device=device)
+    originals = rebuild(cell.folder, model)
+    return evaluation, None if codebook_size is None else describe_codes(model, counts.counts, [originals])
+
+
+def rebuild(folder: Path, model: VQVAE) -> Tensor:
+    """Write the reconstructions of the comparison's originals, and return these in [-1, 1]."""
+    paths = sorted((folder.parent.parent / ORIGINALS).glob("*.png"))
+    pixels = torch.from_numpy(np.stack([read_image(path) for path in paths])).permute(0, 3, 1, 2)
+    images = to_float(pixels).to(next(model.parameters()).device)
+    rebuilt = to_uint8(model.reconstruct(images))
+    (folder / RECONSTRUCTIONS).mkdir(exist_ok=True)
+    for path, image in zip(paths, rebuilt.permute(0, 2, 3, 1).cpu().numpy(), strict=True):
+        write_image(folder / RECONSTRUCTIONS / path.name, image)
+    return images
+
+
+class UsageProbe:
+    """Usage and perplexity over at least 50 latents per code, as far as there are as many.
+
+    A code that few latents select looks dead to few images. So held-out images are followed by the same mirrored, by
+    training images and by these mirrored, until there are enough.
+
+    Args:
+        config: of the run, whose images are taken.
+
+    Attributes:
+        over: what the latest reading counted, for readers.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config, self.over = config, ""
+
+    def read(self, model: VQVAE) -> dict[str, float]:
+        """``usage`` and ``perplexity``, the mean over codebooks if there are several; nothing without a quantizer."""
+        if model.quantizer is None:
+            return {}
+        counter, needed = CodeCounter(model.quantizer.codebook_size), LATENTS_PER_CODE * model.quantizer.codebook_size
+        per_position, used = max(1, model.quantizer.indices_per_position), dict[str, None]()
+        for name, images in self._images():
+            used[name] = None
+            indices = model.encode(to_float(images).to(next(model.parameters()).device))
+            counter.update(indices)
+            if counter.indices >= needed * per_position:
+                break
+        per_code = counter.indices / per_position / counter.codebook_size
+        self.over = f"{per_code:.0f} latents per code ({', '.join(used)})"
+        return {"usage": counter.usage(), "perplexity": counter.perplexity()}
+
+    def _images(self) -> Iterator[tuple[str, Tensor]]:
+        config = self.config
+        for split, name in (("val", "held-out images"), ("train", "training images")):
+            for mirrored in (False, True):
+                with eval_batches(open_images(config, split), size=config.size, batch_size=BATCH) as batches:
+                    for batch in batches:
+                        yield (
+                            name + (", mirrored" if mirrored else ""),
+                            (batch.images.flip(3) if mirrored else batch.images),
+                        )
+
+
+def readings(model: VQVAE, latents_nd: Tensor) -> dict[str, float]:
+    """What the quantizer says of itself, and whether the latents use all of their dimensions.
+
+    Args:
+        model: just trained: a saved one has forgotten what matters in training alone.
+        latents_nd: of some images.
+    """
+    spread_d = torch.linalg.eigvalsh(latents_nd.double().t().cov().reshape(latents_nd.shape[1], -1)).clamp(min=0).sqrt()
+    found = {} if model.quantizer is None else model.quantizer.readings()
+    return {**found, "thinnest": float(spread_d[0] / spread_d[-1].clamp(min=1e-300))}
 
 
 class CodeCounts:
@@ -30,27 +130,27 @@ class CodeCounts:
             yield real, fake, indices
 
 
-def describe_codes(model: VQVAE, counts: Tensor, images: Iterable[Tensor]) -> dict[str, Any]:
-    """The contents of ``codes.json``.
+def describe_codes(model: VQVAE, counts: Tensor, images: Iterable[Tensor]) -> Codes:
+    """How often codes were selected, and where they lie; of several codebooks the first is shown.
 
     Args:
         model: with a quantizer.
         counts: how often each code was selected.
         images: batches in [-1, 1], whose latents are shown beside the codes.
     """
-    quantizer = model.quantizer
-    assert quantizer is not None
-    codes_kd = quantizer.codebook.detach().float().cpu()
+    assert model.quantizer is not None
+    codebook = model.quantizer.codebook.detach().float().cpu()
+    codes_kd = codebook.reshape(-1, *codebook.shape[-2:])[0]
     shown = torch.linspace(0, len(codes_kd) - 1, min(len(codes_kd), MOST_CODES)).round().long()
     latents_nd = code_space_latents(model, images)
     latents_nd = latents_nd[torch.linspace(0, len(latents_nd) - 1, min(len(latents_nd), MOST_LATENTS)).long()]
     places = flattened(torch.cat([codes_kd[shown], latents_nd]))
-    return {
-        "counts": counts.tolist(),
-        "points": places[: len(shown)].tolist(),
-        "point_codes": shown.tolist(),
-        "latents": places[len(shown) :].tolist(),
-    }
+    return Codes(
+        counts=tuple(counts.tolist()),
+        points=tuple(places[: len(shown)].tolist()),
+        point_codes=tuple(shown.tolist()),
+        latents=tuple(places[len(shown) :].tolist()),
+    )
 
 
 @torch.no_grad()
@@ -58,7 +158,7 @@ def code_space_latents(model: VQVAE, images: Iterable[Tensor]) -> Tensor:
     """The latents where the quantizer compares them with its codes ``(n, d)``; none if it does not compare."""
     quantizer = model.quantizer
     if not isinstance(quantizer, CodebookQuantizer):
-        return torch.zeros(0, 0 if quantizer is None else quantizer.codebook_dim)
+        return torch.zeros(0, 0 if quantizer is None else quantizer.codebook.shape[-1])
     rows = [model.latents(batch).movedim(1, -1).reshape(-1, quantizer.dim).float() for batch in images]
     projected_nd: Tensor = quantizer.project_in(torch.cat(rows))
     return quantizer._to_code_space(projected_nd).float().cpu()
@@ -74,3 +174,46 @@ def flattened(points_nd: Tensor) -> Tensor:
     scale = float(places_n2.abs().max()) or 1.0
     rounded_n2: Tensor = (places_n2 / scale * 1e4).round() * (scale / 1e4)
     return rounded_n2
+
+
+class StepClock:
+    """When each optimizer step ended.
+
+    The median of the times between them leaves out validations and checkpoints, which few of the intervals contain.
+    """
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __call__(self, *arguments: Any) -> None:
+        self.times.append(time.perf_counter())
+
+    def ms_per_step(self) -> float | None:
+        """None without two steps."""
+        between = [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
+        return 1000 * statistics.median(between) if between else None
+
+
+@contextmanager
+def step_clock() -> Iterator[StepClock]:
+    """Count the steps of every optimizer of this process."""
+    clock = StepClock()
+    handle = register_optimizer_step_post_hook(clock)
+    try:
+        yield clock
+    finally:
+        handle.remove()
+
+
+def peak_memory_mb() -> float:
+    """The most memory that this process has had so far: of its GPU if it uses one, else of the machine."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0:
+        return torch.cuda.max_memory_allocated() / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+
+
+def parameters_of(model: VQVAE) -> dict[str, int]:
+    """Numbers in the network and in the quantizer, codes that no optimizer trains included."""
+    counts = count_parameters(model)
+    return {"network": counts["encoder"] + counts["decoder"], "quantizer": counts["quantizer"] + counts["codes"]}

@@ -1,21 +1,20 @@
 """From a request to its cells: every config is made, and every reason to refuse it found, before any work."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from driftvq.experiments.methods import Method, find_methods
-from driftvq.experiments.recipe import CODEBOOK_SIZES, Recipe, Sweep
+from driftvq.data import ImageSource, open_source
+from driftvq.data.folder import split_folder
+from driftvq.experiments.design import SCALES, VARIED, Condition, Recipe, Scale, name_of, vary
+from driftvq.experiments.methods import Method, find_methods, resolved
 from driftvq.experiments.recipes import RECIPES
-from driftvq.experiments.request import Request
-from driftvq.experiments.scales import SCALES, Scale
+from driftvq.experiments.request import SETTINGS, Request
 from driftvq.names import check_name
+from driftvq.records.comparisons import Point, Sweep
 from driftvq.training.config import TrainConfig, resolve_steps
 from driftvq.training.settings import make_config
-
-if TYPE_CHECKING:
-    from driftvq.data import ImageSource
 
 EMBEDDED = "embedded photographs"
 MACHINE = {"devices": 1, "tensorboard": False, "workers": 0}
@@ -24,7 +23,7 @@ MACHINE = {"devices": 1, "tensorboard": False, "workers": 0}
 
 @dataclass(frozen=True)
 class CellPlan:
-    """One method at one place of the sweep with one seed.
+    """One method under one condition with one seed.
 
     Attributes:
         after: the cell whose network this one takes over.
@@ -32,7 +31,7 @@ class CellPlan:
 
     name: str
     method: Method
-    point: int | None
+    point: Point
     seed: int
     config: TrainConfig
     after: str | None = None
@@ -68,6 +67,11 @@ class Plan:
         """The config of the first cell, whose shared settings describe all."""
         return self.cells[0].config
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is measured: the recipe's, as far as the scale has them."""
+        return tuple(name for name in self.recipe.metrics if name in self.scale.metrics) or self.scale.metrics
+
 
 def make_plan(request: Request) -> Plan:
     """Check a request and lay out its cells.
@@ -78,37 +82,62 @@ def make_plan(request: Request) -> Plan:
     recipe = RECIPES[check_name("recipe", request.recipe, RECIPES)]
     scale = SCALES[check_name("scale", request.scale, SCALES)]
     methods = tuple(find_methods(request.methods or recipe.methods))
-    seeds = tuple(range(request.seeds or scale.seeds))
-    sweep = _sweep(request, recipe, scale)
-    first = _config(request, recipe, scale, methods[0], None, 0)
+    seeds = tuple(range(request.seeds or min(recipe.seeds or scale.seeds, scale.most.get("seeds", 99))))
+    conditions = _conditions(request, recipe, scale)
+    first = _config(request, recipe, scale, methods[0], {}, 0)
     train = len(open_images(first, "train"))
-    evaluation = _evaluation(request, scale, first, seeds)
-    cells = tuple(_cells(request, recipe, scale, methods, seeds, sweep, train))
+    evaluation = _evaluation(request, recipe, scale, first, seeds)
+    cells = tuple(_cells(request, recipe, scale, methods, seeds, conditions, train))
+    sweep = _sweep(conditions, cells)
     return Plan(request, recipe, scale, methods, seeds, sweep, cells, train, evaluation, _has_splits(request.data))
 
 
-def open_images(config: TrainConfig, split: str) -> "ImageSource":
+def open_images(config: TrainConfig, split: str) -> ImageSource:
     """The images of a run, split as its training splits them."""
-    from driftvq.data import open_source
-
     options: dict[str, Any] = {"val_share": config.val_share, "seed": config.seed, "size": config.size}
     if split == "val" and config.val_data is not None:
         return open_source(config.val_data, "all", **options)
     return open_source(config.data, split, **options)
 
 
-def _sweep(request: Request, recipe: Recipe, scale: Scale) -> Sweep | None:
-    sweep = recipe.sweep
-    if sweep is not None and sweep.field in scale.sweeps:
-        sweep = replace(sweep, values=scale.sweeps[sweep.field])
-    asked = request.codebook_size
-    if asked is None:
-        return sweep
-    if sweep is not None and sweep.field == "codebook_size":
-        return replace(sweep, values=asked)
-    if len(asked) > 1 and sweep is not None:
-        raise ValueError(f"{recipe.name} varies the {sweep.label}, so it takes one codebook size, got {list(asked)}")
-    return replace(CODEBOOK_SIZES, values=asked) if len(asked) > 1 else sweep
+def _conditions(request: Request, recipe: Recipe, scale: Scale) -> tuple[Condition, ...]:
+    """The recipe's conditions as the scale has them, without what flags set for all; empty: nothing is varied."""
+    varied, asked = _varied(recipe.conditions), request.codebook_size
+    if asked is not None and (varied == ["codebook_size"] or (not varied and len(asked) > 1)):
+        return vary("codebook_size", *asked)
+    if asked is not None and len(asked) > 1:
+        label = " and the ".join(VARIED[name][0] for name in varied)
+        raise ValueError(f"{recipe.name} varies the {label}, so it takes one codebook size, got {list(asked)}")
+    conditions = recipe.conditions
+    if len(varied) == 1 and varied[0] in scale.sweeps:
+        conditions = vary(varied[0], *scale.sweeps[varied[0]])
+    fixed = {name for name in ("codebook_size", *SETTINGS) if getattr(request, name) is not None}
+    kept: list[Condition] = []
+    for condition in conditions:
+        settings = {
+            name: min(value, scale.most.get(name, value))
+            for name, value in condition.settings.items()
+            if name not in fixed
+        }
+        if (one := Condition(settings, condition.methods)) not in kept:
+            kept.append(one)
+    return tuple(kept)
+
+
+def _varied(conditions: Sequence[Condition]) -> list[str]:
+    return list(dict.fromkeys(name for condition in conditions for name in condition.settings))
+
+
+def _sweep(conditions: tuple[Condition, ...], cells: tuple[CellPlan, ...]) -> Sweep | None:
+    """What is varied, with the places that the cells have."""
+    points = tuple(dict.fromkeys(cell.point for cell in cells if cell.point is not None))
+    varied = _varied(conditions)
+    if not points:
+        return None
+    if len(varied) > 1:
+        return Sweep("condition", points, "condition")
+    order = [condition.settings[varied[0]] for condition in conditions]
+    return Sweep(varied[0], tuple(sorted(points, key=order.index)), VARIED[varied[0]][0])
 
 
 def _cells(
@@ -117,87 +146,87 @@ def _cells(
     scale: Scale,
     methods: tuple[Method, ...],
     seeds: tuple[int, ...],
-    sweep: Sweep | None,
+    conditions: tuple[Condition, ...],
     train: int,
 ) -> Iterator[CellPlan]:
     """Seed by seed, so that all methods have a first result before any has a second one; who is waited for, first."""
-    names = [method.name for method in methods]
+    names, alone = [method.name for method in methods], len(_varied(conditions)) == 1
     awaited = {method.afterwards for method in methods}
     order = sorted(methods, key=lambda method: (method.name not in awaited, method.afterwards is not None))
+    made: set[str] = set()
     for seed in seeds:
         for method in order:
-            touched = sweep is not None and (sweep.field != "codebook_size" or method.has_codebook)
-            points: tuple[int | None, ...] = sweep.values if sweep is not None and touched else (None,)
-            for point in points:
-                change = {} if sweep is None or point is None else {sweep.field: point}
+            for condition in conditions or (Condition({}),):
+                if condition.methods is not None and method.name not in condition.methods and not request.methods:
+                    continue
+                change = _touching(condition.settings, method)
                 config = _config(request, recipe, scale, method, change, seed)
-                config = _resolved(config, recipe, scale, method, train)
+                config = _resolved(config, recipe, scale, train)
+                name = _name(method.name, config, seed, method.has_codebook, change)
+                if name in made:  # conditions that differ in the number of codes alone are one to an autoencoder
+                    continue
+                made.add(name)
+                bare = {setting: value for setting, value in change.items() if setting != "codebook_size"}
                 after = None
                 if method.afterwards in names:
-                    after = _name(method.afterwards, config, seed, has_codebook=False)
-                yield CellPlan(
-                    _name(method.name, config, seed, method.has_codebook), method, point, seed, config, after
-                )
+                    after = _name(method.afterwards, config, seed, has_codebook=False, change=bare)
+                yield CellPlan(name, method, name_of(change, alone), seed, config, after)
+
+
+def _touching(settings: Mapping[str, Any], method: Method) -> dict[str, Any]:
+    """What of a condition concerns a method: one without codes does not have a number of them."""
+    return {name: value for name, value in settings.items() if method.has_codebook or name != "codebook_size"}
 
 
 def _config(
-    request: Request,
-    recipe: Recipe,
-    scale: Scale,
-    method: Method,
-    change: Mapping[str, Any] | None,
-    seed: int,
+    request: Request, recipe: Recipe, scale: Scale, method: Method, change: Mapping[str, Any], seed: int
 ) -> TrainConfig:
-    """Base, scale, recipe, method, flags, place in the sweep: the later one wins."""
-    own = recipe.method_settings.get(method.name, {})
-    flags: dict[str, Any] = {
-        name: value
-        for name in ("data", "val_data", "code_dim", "batch_size", "size", "steps")
-        if (value := getattr(request, name)) is not None
-    }
+    """Machine, scale, recipe, method, flags, condition: the later one wins."""
+    flags: dict[str, Any] = {name: value for name in SETTINGS if (value := getattr(request, name)) is not None}
     if request.codebook_size is not None:
         flags["codebook_size"] = request.codebook_size[0]
-    machine = MACHINE if request.data is None else {**MACHINE, "workers": 1}
     return make_config(
-        machine,
+        MACHINE if request.data is None else {**MACHINE, "workers": 1},
         scale.settings,
         recipe.settings,
         recipe.paper_settings if scale.name == "paper" else {},
-        own,
+        recipe.method_settings.get(method.name, {}),
         scale.overrides,
         method.settings,
         flags,
-        change or {},
+        change,
         {"seed": seed},
     )
 
 
-def _resolved(config: TrainConfig, recipe: Recipe, scale: Scale, method: Method, train: int) -> TrainConfig:
-    """The config with its number of steps, and with the epochs of methods that count in them."""
+def _resolved(config: TrainConfig, recipe: Recipe, scale: Scale, train: int) -> TrainConfig:
+    """The config with its number of steps, those of a warm-up on top, and with the options that depend on it."""
     steps = resolve_steps(config, train)
     if recipe.same_images and config.epochs is None:
         reference = scale.settings.get("batch_size", scale.overrides.get("batch_size", config.batch_size))
         steps = max(1, round(steps * reference / config.batch_size))
-    options = dict(config.quantizer_options)
-    if method.decays_per_epoch:
-        options["decay_every"] = max(1, round(train / (config.batch_size * config.accumulate)))
-    return replace(config, steps=steps, epochs=None, quantizer_options=options)
+    return resolved(replace(config, steps=steps + config.warm_up, epochs=None), train)
 
 
-def _name(method: str, config: TrainConfig, seed: int, has_codebook: bool) -> str:
+def _name(method: str, config: TrainConfig, seed: int, has_codebook: bool, change: Mapping[str, Any]) -> str:
+    """A folder's name that tells a cell from all others of its comparison."""
     codes = f"k{config.codebook_size}-" if has_codebook else ""
-    return f"{method}--{codes}d{config.code_dim}-b{config.batch_size}--seed{seed}"
+    named = ("codebook_size", "code_dim", "batch_size")
+    more = "".join(f"-{name.replace('_', '')}{value:g}" for name, value in change.items() if name not in named)
+    return f"{method}--{codes}d{config.code_dim}-b{config.batch_size}{more}--seed{seed}"
 
 
-def _evaluation(request: Request, scale: Scale, config: TrainConfig, seeds: tuple[int, ...]) -> int:
+def _evaluation(request: Request, recipe: Recipe, scale: Scale, config: TrainConfig, seeds: tuple[int, ...]) -> int:
     """How many images to evaluate on; there must be so many for every seed."""
     own = _has_splits(request.data) or request.val_data is not None
     counts = [len(open_images(replace(config, seed=seed), "val")) for seed in (seeds[:1] if own else seeds)]
-    wanted, there = request.evaluation or scale.evaluation, min(counts)
+    wanted, there = request.evaluation or recipe.evaluation or scale.evaluation, min(counts)
+    if wanted is not None:
+        wanted = min(wanted, scale.most.get("evaluation", wanted))
     if wanted is not None and there < wanted:
         where = request.val_data or request.data or EMBEDDED
         raise ValueError(
-            f"{where} has {there} images to evaluate on, and scale {scale.name!r} wants {wanted}: "
+            f"{where} has {there} images to evaluate on, and {recipe.name} at scale {scale.name!r} wants {wanted}: "
             f"give more images, or --evaluation-images {there}"
         )
     return wanted or there
@@ -205,8 +234,4 @@ def _evaluation(request: Request, scale: Scale, config: TrainConfig, seeds: tupl
 
 def _has_splits(data: str | None) -> bool:
     """Whether the data itself says what is held out, so that it is the same for every seed."""
-    if data is None:
-        return True
-    from driftvq.data.folder import split_folder
-
-    return Path(data).is_dir() and split_folder(Path(data), "val")[1] == "all"
+    return data is None or (Path(data).is_dir() and split_folder(Path(data), "val")[1] == "all")

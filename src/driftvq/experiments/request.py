@@ -1,11 +1,7 @@
 """What a user asked for, as plain values: kept with the results, so that an interrupted comparison can go on."""
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
-
-from driftvq.names import check_name
+from dataclasses import dataclass, fields
 
 DEFAULT_SCALE = "laptop"
 
@@ -24,6 +20,8 @@ FLAGS = {
     "evaluation": "--evaluation-images",
 }
 """Fields that a flag sets."""
+SETTINGS = ("data", "val_data", "code_dim", "batch_size", "size", "steps")
+"""Those that are settings of every training, as they stand."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +41,6 @@ class Request:
     size: int | None = None
     steps: int | None = None
     evaluation: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """As :meth:`to_dict` gave it."""
-        known = [entry.name for entry in fields(cls)]
-        for name in values:
-            check_name("field of a comparison's request", str(name), known)
-        kept: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
-        return cls(**kept)
 
     def command(self) -> str:
         """What to type to repeat it."""

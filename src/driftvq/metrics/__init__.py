@@ -1,6 +1,6 @@
 """rFID, KID, LPIPS, SSIM, PSNR and the use of a codebook; the value range is always an argument."""
 
-from driftvq.metrics.evaluation import DEFAULT_METRICS, METRICS, Evaluation, Metric, evaluate
+from driftvq.metrics.evaluation import DEFAULT_METRICS, METRICS, Evaluation, evaluate
 from driftvq.metrics.feature_distances import KID, FeatureMoments, frechet_distance, kid, polynomial_mmd
 from driftvq.metrics.gauges import CodeCounter
 from driftvq.metrics.inception import Inception
@@ -18,7 +18,6 @@ __all__ = [
     "Evaluation",
     "FeatureMoments",
     "Inception",
-    "Metric",
     "MissingWeightsError",
     "WrongWeightsError",
     "evaluate",

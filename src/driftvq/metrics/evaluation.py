@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,32 +15,10 @@ from driftvq.metrics.lpips import LPIPS
 from driftvq.metrics.similarity import TooSmallError, check_rgb, ms_ssim, psnr, ssim
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, cache_folder
 from driftvq.names import check_name
+from driftvq.records.metric_table import decimals, metric, written
 
 Pairs = Iterable[tuple[Tensor, Tensor, Tensor | None]]
 
-
-class Metric(NamedTuple):
-    """Which values are better, and what the metric says."""
-
-    better: Literal["higher", "lower"]
-    meaning: str
-
-
-METRICS = {
-    "rfid": Metric("lower", "Fréchet distance of Inception features, reconstructions to originals"),
-    "kid": Metric("lower", "kernel distance of the same features; unbiased, so the better one at few images"),
-    "kid_std": Metric("lower", "standard deviation of kid over its subsets; comes with kid"),
-    "lpips_alex": Metric("lower", "perceptual distance of the pairs, AlexNet"),
-    "lpips_vgg": Metric("lower", "perceptual distance of the pairs, VGG16; slow"),
-    "ssim": Metric("higher", "structural similarity of the pairs, 1 at best"),
-    "ms_ssim": Metric("higher", "structural similarity over five scales, images of at least 176×176"),
-    "psnr": Metric("higher", "peak signal-to-noise ratio in dB, mean over images"),
-    "usage": Metric("higher", "share of codes that these images select"),
-    "perplexity": Metric("higher", "how many equally used codes would say as much"),
-    "bits_per_image": Metric("lower", "indices per image × log2 of the codebook size"),
-}
-DEFAULT_METRICS = tuple(name for name in METRICS if name not in ("kid_std", "lpips_vgg"))
-"""What is measured unless asked otherwise: everything that costs little beside Inception."""
 
 DEFAULT_CACHE = Path("default")
 """Stands for ``features`` in the user's cache folder, which is looked up at the time of the call."""
@@ -48,6 +26,11 @@ DEFAULT_CACHE = Path("default")
 CODE_METRICS = ("usage", "perplexity", "bits_per_image")
 FEATURE_METRICS = ("rfid", "kid")
 MEAN_METRICS = ("lpips_alex", "lpips_vgg", "ssim", "ms_ssim", "psnr")
+METRICS = (*FEATURE_METRICS, "kid_std", *MEAN_METRICS, *CODE_METRICS)
+"""What can be measured; what each is called and which way is better is in :mod:`driftvq.records.metric_table`."""
+
+DEFAULT_METRICS = tuple(name for name in METRICS if name not in ("kid_std", "lpips_vgg"))
+"""What is measured unless asked otherwise: everything that costs little beside Inception."""
 
 
 @dataclass
@@ -73,11 +56,11 @@ class Evaluation:
 
     def to_table(self) -> str:
         """A table for people."""
-        rows = [(name, _format(name, value), METRICS[name]) for name, value in self.values.items()]
-        lines = [
-            f"{name:<15} {text:>10}  {'↑' if metric.better == 'higher' else '↓'} {metric.meaning}"
-            for name, text, metric in rows
-        ]
+        lines = []
+        for name, value in self.values.items():
+            text = written(name, value, decimals(name, [value]))
+            known = metric(name)
+            lines.append(f"{name:<15} {text:>10}  {'↑' if known.better == 'higher' else '↓'} {known.meaning}")
         facts = {"n": f"{self.n:,} images"} | self.notes
         lines += ["", *(f"{name}: {text}" for name, text in facts.items())]
         reasons: dict[str, list[str]] = {}
@@ -203,8 +186,3 @@ def _summary(gauges: list[Gauge], sizes: Counter[str], missing: dict[str, str]) 
 def _list_sizes(sizes: Counter[str]) -> str:
     listed = ", ".join(f"{size} ({count:,})" for size, count in sizes.most_common(3))
     return listed if len(sizes) <= 3 else f"{listed} and {len(sizes) - 3} more"
-
-
-def _format(name: str, value: float) -> str:
-    digits = {"rfid": 3, "psnr": 2, "perplexity": 1, "bits_per_image": 0}.get(name, 4)
-    return f"{value:.{digits}f}"

@@ -1,39 +1,50 @@
-"""A comparison as it lies on disk: what was asked, and one cell for each method, place in the sweep and seed."""
+"""A comparison as it lies on disk: what was asked, and one cell for each method, place in the sweep and seed.
+
+``comparison.json``, ``originals/``, and for each cell a folder in ``cells/`` with ``cell.json``, ``codes.json``,
+``reconstructions/``, its model, its log and what is kept of its training (:mod:`driftvq.records.runs`).
+"""
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from driftvq.names import check_name
-from driftvq.records.fields import Fields, read_fields
+from driftvq.records.codec import read_record, write_record
 
-COMPARISON_FILE = "comparison.json"
-CELL_FILE = "cell.json"
-GROUPS = ("ours", "paper", "peer", "reference")
-SCALES = ("smoke", "laptop", "paper")
-STATUSES = ("done", "failed", "running", "waiting")
+COMPARISON_FILE, CELL_FILE, CODES_FILE, LOG_FILE = "comparison.json", "cell.json", "codes.json", "log.txt"
+CELLS, ORIGINALS, RECONSTRUCTIONS, TRAINING = "cells", "originals", "reconstructions", "training"
+"""Folders; ``training`` is in a cell as long as its training is not finished."""
 
+Group = Literal["ours", "paper", "ablation", "peer", "reference"]
+Status = Literal["done", "failed", "running", "waiting"]
 Point = int | float | str | None
 """A place in the sweep, e.g. a codebook size; None without a sweep, and for methods that the sweep does not touch."""
+
+GROUP_LABELS: dict[Group, str] = {
+    "ours": "ours",
+    "paper": "paper's form",
+    "ablation": "ablation",
+    "peer": "peer",
+    "reference": "reference",
+}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A contestant: its unique name, what readers see, and whose it is (one of ``GROUPS``)."""
+    """A contestant: its unique name, what readers see, and whose it is."""
 
     name: str
     label: str
-    group: str
+    group: Group
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What was varied."""
+    """What was varied: a setting, or conditions of several settings."""
 
     field: str
-    values: tuple[Any, ...]
+    values: tuple[Point, ...]
     label: str
 
 
@@ -57,19 +68,59 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One method at one place of the sweep with one seed: what it is, and how it went."""
+class Place:
+    """Where a cell belongs."""
 
-    folder: Path
     method: str
     point: Point
     seed: int
-    status: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the process of a cell has to know beside its config.
+
+    Attributes:
+        images: to evaluate on; None: all.
+        metrics: to measure.
+        after: the cell whose network it takes over.
+        afterwards: whether it gets its codebook after training, by k-means.
+        kmeans_images: training images for that; None: all.
+        probes: steps at which usage is counted over enough latents, and at the end; None: never.
+    """
+
+    images: int | None = None
+    metrics: tuple[str, ...] = ()
+    after: str | None = None
+    afterwards: bool = False
+    kmeans_images: int | None = None
+    probes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method at one place of the sweep with one seed: what it is, and how it went.
+
+    Attributes:
+        values: what was measured, by metric (:data:`driftvq.records.metric_table.METRICS`).
+        n: images behind the values.
+        usage_over: the latents that usage was counted over, for readers, if they are not those of the n images.
+        missing: metrics that could not be measured, and why.
+        seconds: of "train" and "evaluate"; "unfinished": of a training that was interrupted.
+    """
+
+    folder: Path = field(metadata={"stored": False})
+    method: str
+    point: Point
+    seed: int
+    status: Status
     error: str | None = None
-    log: str = "log.txt"
+    log: str = LOG_FILE
     config: dict[str, Any] = field(default_factory=dict)
+    task: Task = Task()
     values: dict[str, float] = field(default_factory=dict)
     n: int | None = None
+    usage_over: str | None = None
     missing: tuple[str, ...] = ()
     codebook_size: int | None = None
     code_dim: int | None = None
@@ -77,7 +128,12 @@ class Cell:
     steps: int | None = None
     ms_per_step: float | None = None
     peak_memory_mb: float | None = None
-    parameters: dict[str, float] = field(default_factory=dict)
+    parameters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Place:
+        """Where it belongs."""
+        return Place(self.method, self.point, self.seed)
 
     @property
     def log_path(self) -> Path:
@@ -86,10 +142,24 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Codes:
+    """How often each code was selected, and where codes and latents lie on a map of two dimensions.
+
+    Attributes:
+        point_codes: the codes that ``points`` shows.
+    """
+
+    counts: tuple[int, ...]
+    points: tuple[tuple[float, ...], ...] = ()
+    point_codes: tuple[int, ...] = ()
+    latents: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What was compared, and all cells, those that are still to be made included."""
 
-    folder: Path
+    folder: Path = field(metadata={"stored": False})
     name: str
     recipe: str
     title: str
@@ -101,20 +171,46 @@ class Comparison:
     metrics: tuple[str, ...]
     sweep: Sweep | None
     methods: tuple[Method, ...]
-    environment: dict[str, Any]
-    data: dict[str, Any]
-    config: dict[str, Any]
-    paper: Paper | None
-    notes: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    places: tuple[Place, ...]
+    environment: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    paper: Paper | None = None
+    notes: tuple[str, ...] = ()
+    request: dict[str, Any] = field(default_factory=dict)
+    cells: tuple[Cell, ...] = field(default=(), metadata={"stored": False})
 
     def method(self, name: str) -> Method:
         """The method of that name."""
         return next(method for method in self.methods if method.name == name)
 
 
+def read_cell(folder: Path) -> Cell:
+    """The cell of a folder."""
+    return read_record(Cell, folder / CELL_FILE, folder=folder)
+
+
+def write_cell(cell: Cell) -> Cell:
+    """Write ``cell.json``, whole or not at all."""
+    write_record(cell.folder / CELL_FILE, cell)
+    return cell
+
+
+def update_cell(folder: Path, **changes: Any) -> Cell:
+    """Change what ``cell.json`` says, and return all of it."""
+    return write_cell(replace(read_cell(folder), **changes))
+
+
+def read_codes(cell: Cell) -> Codes | None:
+    """The codes of a cell; None if it has none, or if they cannot be read."""
+    try:
+        return read_record(Codes, cell.folder / CODES_FILE)
+    except (OSError, ValueError):
+        return None
+
+
 def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
-    """Read a comparison.
+    """Read a comparison with its cells, in the order of its places.
 
     Args:
         folder: with ``comparison.json`` and ``cells/``.
@@ -127,27 +223,43 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
     path = folder / COMPARISON_FILE
     if not path.is_file():
         raise FileNotFoundError(_no_comparison(folder))
-    fields = read_fields(path)
-    sweep, paper = fields.optional("sweep"), fields.optional("paper")
-    values: dict[str, Any] = {
-        "folder": folder,
-        "seeds": fields.wholes("seeds"),
-        "metrics": fields.texts("metrics"),
-        "sweep": None if sweep is None else Sweep(sweep.text("field"), sweep.points("values"), sweep.text("label")),
-        "methods": tuple(_method(each) for each in fields.objects("methods")),
-        "scale": fields.choice("scale", SCALES),
-        "paper": None if paper is None else _paper(paper),
-        "notes": fields.texts("notes", ()),
-    }
-    values |= {key: fields.text(key) for key in ("name", "recipe", "title", "question", "command", "created")}
-    values |= {key: fields.mapping(key) for key in ("environment", "data", "config")}
-    for key in ("seeds", "metrics", "methods"):
-        if not values[key]:
+    comparison = read_record(Comparison, path, folder=folder)
+    names = [method.name for method in comparison.methods]
+    for key, values in (("seeds", comparison.seeds), ("metrics", comparison.metrics), ("methods", names)):
+        if not values:
             raise ValueError(f"{path}: {key!r} is empty; allowed: at least one")
-    names = [method.name for method in values["methods"]]
-    _no_repeats(f"{path}: 'methods'", names)
-    _no_repeats(f"{path}: 'seeds'", values["seeds"])
-    return Comparison(**values, cells=_cells(folder, names, values["seeds"], values["sweep"]))
+        repeated = sorted({str(value) for value in values if list(values).count(value) > 1})
+        if repeated:
+            raise ValueError(f"{path}: {key!r} names {', '.join(repeated)} more than once; allowed: once")
+    for place in comparison.places:
+        _known_method(place.method, names, path)
+    found = _found_cells(comparison, names)
+    cells = [found.get(place) or _waiting(comparison, place) for place in comparison.places]
+    return replace(comparison, cells=tuple(cells))
+
+
+def _found_cells(comparison: Comparison, methods: list[str]) -> dict[Place, Cell]:
+    cells: dict[Place, Cell] = {}
+    for path in sorted(comparison.folder.glob(f"{CELLS}/*/{CELL_FILE}")):
+        cell = read_cell(path.parent)
+        _known_method(cell.method, methods, path)
+        if cell.place not in comparison.places:
+            raise ValueError(f"{path}: {cell.place} is none of the places that {COMPARISON_FILE} names")
+        if cell.place in cells:
+            raise ValueError(f"{path}: the same method, point and seed as {cells[cell.place].folder / CELL_FILE}")
+        cells[cell.place] = cell
+    return cells
+
+
+def _waiting(comparison: Comparison, place: Place) -> Cell:
+    return Cell(comparison.folder / CELLS, place.method, place.point, place.seed, "waiting")
+
+
+def _known_method(name: str, methods: list[str], path: Path) -> None:
+    try:
+        check_name("method", name, methods)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _no_comparison(folder: Path) -> str:
@@ -156,84 +268,3 @@ def _no_comparison(folder: Path) -> str:
     below = sorted(str(path.parent) for path in folder.glob(f"*/{COMPARISON_FILE}"))
     hint = f"; comparisons below it: {', '.join(below)}" if below else ""
     return f"{folder} is no comparison: it has no {COMPARISON_FILE}{hint}"
-
-
-def _method(fields: Fields) -> Method:
-    name = fields.text("name")
-    return Method(name, fields.text("label", name), fields.choice("group", GROUPS))
-
-
-def _paper(fields: Fields) -> Paper:
-    rows = [
-        PaperRow(row.text("method"), row.text("label", row.text("method")), row.point("point"), row.numbers("values"))
-        for row in fields.objects("rows")
-    ]
-    return Paper(fields.text("source"), fields.text("setting"), tuple(rows))
-
-
-def _cells(folder: Path, methods: list[str], seeds: tuple[int, ...], sweep: Sweep | None) -> tuple[Cell, ...]:
-    """The cells of the folder, in the order of methods, points and seeds, and those that are still to come."""
-    cells: dict[tuple[str, Point, int], Cell] = {}
-    for path in sorted(folder.glob(f"cells/*/{CELL_FILE}")):
-        cell = _cell(path, methods)
-        key = cell.method, cell.point, cell.seed
-        if key in cells:
-            raise ValueError(f"{path}: the same method, point and seed as {cells[key].folder / CELL_FILE}")
-        if sweep is not None and cell.point is not None and cell.point not in sweep.values:
-            raise ValueError(f"{path}: 'point' is {cell.point!r}; allowed: {', '.join(map(str, sweep.values))}")
-        if sweep is None and cell.point is not None:
-            raise ValueError(f"{path}: 'point' is {cell.point!r}; allowed: null, the comparison has no sweep")
-        cells[key] = cell
-    return tuple(_in_order(cells, folder, methods, seeds, sweep))
-
-
-def _in_order(
-    cells: dict[tuple[str, Point, int], Cell],
-    folder: Path,
-    methods: list[str],
-    seeds: tuple[int, ...],
-    sweep: Sweep | None,
-) -> Iterator[Cell]:
-    for method in methods:
-        points: tuple[Point, ...] = (None,) if sweep is None else sweep.values
-        if sweep is not None and any(key[:2] == (method, None) for key in cells):  # the sweep does not touch it
-            points = (None, *(point for point in points if any(key[:2] == (method, point) for key in cells)))
-        for point in points:
-            others = {key[2] for key in cells if key[:2] == (method, point)} - set(seeds)
-            for seed in (*seeds, *sorted(others)):
-                waiting = Cell(folder / "cells", method, point, seed, "waiting")
-                yield cells.get((method, point, seed), waiting)
-
-
-def _cell(path: Path, methods: list[str]) -> Cell:
-    fields = read_fields(path)
-    try:
-        method = check_name("method", fields.text("method"), methods)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return Cell(
-        folder=path.parent,
-        method=method,
-        point=fields.point("point"),
-        seed=fields.whole("seed"),
-        status=fields.choice("status", STATUSES),
-        error=None if fields.data.get("error") is None else fields.text("error"),
-        log=fields.text("log", "log.txt"),
-        config=fields.mapping("config"),
-        values=fields.numbers("values"),
-        n=fields.whole("n", None),
-        missing=fields.texts("missing", ()),
-        codebook_size=fields.whole("codebook_size", None),
-        code_dim=fields.whole("code_dim", None),
-        seconds=fields.numbers("seconds"),
-        steps=fields.whole("steps", None),
-        ms_per_step=fields.number("ms_per_step"),
-        peak_memory_mb=fields.number("peak_memory_mb"),
-        parameters=fields.numbers("parameters"),
-    )
-
-
-def _no_repeats(where: str, values: Any) -> None:
-    repeated = sorted({str(value) for value in values if list(values).count(value) > 1})
-    if repeated:
-        raise ValueError(f"{where} names {', '.join(repeated)} more than once; allowed: once")

@@ -1,6 +1,7 @@
-"""What the numbers are called, which way is better, and how they are written."""
+"""The one table of what is measured: what it is called, its unit, which way is better, and how it is written."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -8,34 +9,51 @@ Better = Literal["lower", "higher"]
 
 
 class Metric(NamedTuple):
-    """A measure of quality.
+    """A measure.
 
     Attributes:
         label: its name for readers.
-        better: the good direction; None if it is not known, and then no value is the best.
+        better: the good direction; None if there is none, and then no value is the best.
+        unit: "dB", "bits", …; "%" for a share that is written as a percentage.
         decimals: digits after the point; None for three significant ones of a typical value.
-        percent: whether it is a share that is written as a percentage.
         meaning: one line.
     """
 
     label: str
     better: Better | None
+    unit: str = ""
     decimals: int | None = None
-    percent: bool = False
     meaning: str = ""
+
+    @property
+    def percent(self) -> bool:
+        """Whether it is a share."""
+        return self.unit == "%"
+
+    @property
+    def heading(self) -> str:
+        """The label with its unit, unless that stands behind every value."""
+        return f"{self.label} ({self.unit})" if self.unit and not self.percent else self.label
 
 
 METRICS = {
-    "rfid": Metric("rFID", "lower", 2, meaning="Fréchet distance between features of images and reconstructions"),
-    "kid": Metric("KID", "lower", meaning="kernel distance between the same features, unbiased for few images"),
-    "lpips_alex": Metric("LPIPS", "lower", meaning="perceptual distance to the original, AlexNet"),
-    "lpips_vgg": Metric("LPIPS (VGG)", "lower", meaning="perceptual distance to the original, VGG"),
-    "ssim": Metric("SSIM", "higher", 3, meaning="structural similarity to the original"),
-    "ms_ssim": Metric("MS-SSIM", "higher", 3, meaning="structural similarity at several scales"),
-    "psnr": Metric("PSNR (dB)", "higher", 2, meaning="peak signal-to-noise ratio"),
-    "usage": Metric("Usage", "higher", 1, True, meaning="share of the codes that the evaluation images select"),
-    "perplexity": Metric("Perplexity", "higher", 0, meaning="equally used codes that would carry as much information"),
-}
+    "rfid": Metric("rFID", "lower", "", 2, "Fréchet distance of Inception features, reconstructions to originals"),
+    "kid": Metric("KID", "lower", "", None, "kernel distance of the same features; unbiased, so better at few images"),
+    "kid_std": Metric("KID, spread", "lower", "", None, "standard deviation of KID over its subsets; comes with it"),
+    "lpips_alex": Metric("LPIPS", "lower", "", None, "perceptual distance of the pairs, AlexNet"),
+    "lpips_vgg": Metric("LPIPS (VGG)", "lower", "", None, "perceptual distance of the pairs, VGG16; slow"),
+    "ssim": Metric("SSIM", "higher", "", 3, "structural similarity of the pairs, 1 at best"),
+    "ms_ssim": Metric("MS-SSIM", "higher", "", 3, "structural similarity over five scales, images of at least 176×176"),
+    "psnr": Metric("PSNR", "higher", "dB", 2, "peak signal-to-noise ratio, mean over images"),
+    "usage": Metric("Usage", "higher", "%", 1, "share of the codes that the images select"),
+    "perplexity": Metric("Perplexity", "higher", "", 0, "how many equally used codes would say as much"),
+    "bits_per_image": Metric("Size", "lower", "bits", 0, "indices per image × log2 of the codebook size"),
+    "loss": Metric("Loss", "lower", "", None, "reconstruction and quantizer together, as in training"),
+    "relocated": Metric("Relocated", None, "", 0, "how often a lost code was moved to a latent, in all of training"),
+    "drift_followed": Metric("Drift followed", None, "", 3, "share of the fitted drift that codes followed at the end"),
+    "thinnest": Metric("Thinnest", None, "", 3, "spread of the latents along the last principal axis over the first"),
+}  # fmt: skip
+"""Everything that has a name; a new metric is one more line."""
 
 DRIFT = {
     "latents_moved": "How far the latents moved, in units of their spread",
@@ -63,20 +81,30 @@ DRIFT = {
 }
 """Readings of the drift meter in plain words, those that tell most first."""
 
-GROUP_LABELS = {"ours": "ours", "paper": "paper's form", "peer": "peer", "reference": "reference"}
+AT_STEP = re.compile(r"(\w+)@(\d+)")
+"""A metric on the way: ``usage@300`` is the usage after 300 steps."""
 
 
 def metric(name: str) -> Metric:
     """A metric by name; one that is not known keeps its name and has no direction."""
+    at = AT_STEP.fullmatch(name)
+    if at:
+        final = metric(at[1])
+        return final._replace(label=f"{final.label} at step {at[2]}", meaning=f"{final.meaning}, after {at[2]} steps")
     known = METRICS.get(name)
     if known is not None:
         return known
     return Metric(name, "lower") if name.startswith("lpips") else Metric(name, None)
 
 
+def is_better(name: str, value: float, other: float) -> bool:
+    """Whether a value of a metric is better than another one."""
+    return value < other if metric(name).better == "lower" else value > other
+
+
 def plain_label(name: str) -> str:
     """A metric's name as a sentence uses it."""
-    label = metric(name).label.removesuffix(" (dB)")
+    label = metric(name).label
     return label.lower() if label in ("Usage", "Perplexity") else label
 
 
@@ -98,6 +126,12 @@ def decimals(name: str, values: Sequence[float]) -> int:
 def written(name: str, value: float, digits: int) -> str:
     """A value as readers see it."""
     return f"{100 * value:.{digits}f}%" if metric(name).percent else f"{value:.{digits}f}"
+
+
+def with_unit(name: str, value: float) -> str:
+    """A value by itself, for a line of text."""
+    known, text = metric(name), written(name, value, decimals(name, [value]))
+    return text if known.percent or not known.unit else f"{text} {known.unit}"
 
 
 def written_spread(name: str, spread: float, digits: int) -> str:

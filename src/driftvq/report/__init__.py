@@ -3,19 +3,16 @@
 Nothing here trains or needs torch: a report can be built anywhere, and again.
 """
 
-from driftvq.records.comparisons import Cell, Comparison, Method, Sweep, load_comparison
+from driftvq.records.comparisons import Comparison, load_comparison
 from driftvq.report.page import write_report
 from driftvq.report.results import Results, Row, aggregate
-from driftvq.report.sentence import answer
 from driftvq.report.tables import results_table, write_results
+from driftvq.report.words import answer
 
 __all__ = [
-    "Cell",
     "Comparison",
-    "Method",
     "Results",
     "Row",
-    "Sweep",
     "aggregate",
     "answer",
     "load_comparison",

@@ -1,20 +1,33 @@
 """From the cells of a comparison to its rows: mean and spread over seeds, the best, and who is as good."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
-from driftvq.files import read_object
-from driftvq.records.comparisons import Cell, Comparison, Method, Point, load_comparison
-from driftvq.records.metric_table import Better, metric
-from driftvq.report.statistics import Paired, Summary, paired_test, summarize
-
-__all__ = ["Results", "Row", "aggregate", "load_comparison", "read_codes"]
+from driftvq.records.comparisons import Cell, Comparison, Method, Point, read_codes
+from driftvq.records.metric_table import Better, decimals, metric
 
 COLLAPSED = 0.1
 """A codebook counts as collapsed when fewer than this share of the codes that could be selected are."""
+
+
+class Summary(NamedTuple):
+    """The mean of n values and their sample standard deviation, None for a single one."""
+
+    mean: float
+    spread: float | None
+    n: int
+
+
+class Paired(NamedTuple):
+    """Mean of the differences, their spread, how many there are, and the two-sided p-value (None for one)."""
+
+    difference: float
+    spread: float | None
+    n: int
+    p: float | None
 
 
 @dataclass(frozen=True)
@@ -69,9 +82,11 @@ class Row:
             return False
         possible = 1.0
         for cell in self.done:
-            counts = read_codes(cell).get("counts")
-            if counts:
-                possible = min(1.0, sum(counts) / len(counts))
+            if cell.usage_over:  # counted over enough latents for every code
+                break
+            codes = read_codes(cell)
+            if codes is not None and codes.counts:
+                possible = min(1.0, sum(codes.counts) / len(codes.counts))
                 break
         return self.values["usage"].mean < COLLAPSED * possible
 
@@ -97,9 +112,11 @@ class Results:
         """The places of the sweep; one None without a sweep."""
         return self.comparison.sweep.values if self.comparison.sweep else (None,)
 
-    def at(self, point: Point) -> list[Row]:
-        """The rows that belong to a place, those that the sweep does not touch included."""
-        return [row for row in self.rows if row.point in (point, None)]
+    @cached_property
+    def digits(self) -> dict[str, int]:
+        """Digits after the point for each metric."""
+        means = {name: [row.values[name].mean for row in self.rows if name in row.values] for name in self.columns}
+        return {name: decimals(name, values) for name, values in means.items()}
 
     def ranked(self, point: Point) -> list[Row]:
         """The rows with a rank at a place, best first."""
@@ -143,15 +160,6 @@ def aggregate(comparison: Comparison) -> Results:
     return Results(comparison, tuple(ranked), lead, tuple(columns), best)
 
 
-def read_codes(cell: Cell) -> dict[str, Any]:
-    """How often each code was selected, and where the codes lie; empty if the cell has none or they cannot be read."""
-    path: Path = cell.folder / "codes.json"
-    try:
-        return read_object(path)
-    except (OSError, ValueError):
-        return {}
-
-
 def _row(method: Method, point: Point, cells: list[Cell]) -> Row:
     done = [cell for cell in cells if cell.status == "done"]
     names = dict.fromkeys(name for cell in done for name in cell.values)
@@ -171,11 +179,11 @@ def _against_best(row: Row, rows: list[Row], lead: str) -> Row:
     order = _order([other for other in rows if other.point == row.point], lead, metric(lead).better)
     rank = next((i + 1 for i, other in enumerate(order) if other.method == row.method), None)
     if rank is None or rank == 1:
-        return Row(row.method, row.point, row.cells, row.values, rank)
+        return replace(row, rank=rank)
     best = order[0]
     test = paired_test(row.by_seed(lead), best.by_seed(lead))
     within = within_spread(row.values[lead], best.values[lead])
-    return Row(row.method, row.point, row.cells, row.values, rank, test, within)
+    return replace(row, rank=rank, test=test, within_spread=within)
 
 
 def within_spread(a: Summary, b: Summary) -> bool | None:
@@ -183,3 +191,50 @@ def within_spread(a: Summary, b: Summary) -> bool | None:
     if a.spread is None or b.spread is None:
         return None
     return abs(a.mean - b.mean) <= math.hypot(a.spread, b.spread)
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Mean and sample standard deviation ``√(Σ(x - mean)² / (n - 1))`` of at least one value."""
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Summary(mean, None, 1)
+    return Summary(mean, math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1)), len(values))
+
+
+def paired_test(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
+    """Compare ``a - b`` seed by seed: ``t = mean / (spread / √n)`` against Student's t with n - 1 degrees of freedom.
+
+    Args:
+        a: value by seed.
+        b: value by seed; seeds that are in one of the two only do not count.
+
+    Returns:
+        The test; None without a common seed. Equal pairs have p = 1, constant differences p = 0.
+    """
+    seeds = sorted(a.keys() & b.keys())
+    if not seeds:
+        return None
+    mean, spread, n = summarize([a[seed] - b[seed] for seed in seeds])
+    if spread is None:
+        return Paired(mean, None, n, None)
+    if spread == 0:
+        return Paired(mean, spread, n, 1.0 if mean == 0 else 0.0)
+    return Paired(mean, spread, n, two_sided_p(mean / (spread / math.sqrt(n)), n - 1))
+
+
+def two_sided_p(t: float, df: int) -> float:
+    """The chance that Student's t with a whole number of degrees of freedom is at least as far from 0.
+
+    With ``θ = atan(|t| / √df)`` the chance of being nearer is, for odd df,
+    ``2/π (θ + sin θ (cos θ + 2/3 cos³θ + 2·4/(3·5) cos⁵θ + …))`` up to ``cos^(df - 2)``, and for even df
+    ``sin θ (1 + 1/2 cos²θ + 1·3/(2·4) cos⁴θ + …)``, likewise (Abramowitz and Stegun 26.7.3 and 26.7.4).
+    """
+    theta = math.atan(abs(t) / math.sqrt(df))
+    sin, cos = math.sin(theta), math.cos(theta)
+    odd = df % 2
+    term, total = (cos, 0.0) if odd else (1.0, 0.0)
+    for power in range(1 if odd else 0, df - 1, 2):
+        total += term
+        term *= cos * cos * (power + 1) / (power + 2)
+    nearer = 2 / math.pi * (theta + sin * total) if odd else sin * total
+    return min(max(1 - nearer, 0.0), 1.0)

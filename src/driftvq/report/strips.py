@@ -6,6 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS
 from driftvq.report.results import Results, Row
 
 MAX_IMAGES = 8
@@ -35,9 +36,9 @@ def gather_strips(results: Results, budget: int) -> dict[str, Any] | None:
     Returns:
         None if there are no originals, or if they do not fit at all.
     """
-    first = results.comparison.folder / "originals"
+    first = results.comparison.folder / ORIGINALS
     originals = sorted(first.glob("*.*"))[:MAX_IMAGES]
-    rows = [(row, row.done[0].folder / "reconstructions") for row in results.rows if row.done]
+    rows = [(row, row.done[0].folder / RECONSTRUCTIONS) for row in results.rows if row.done]
     for side, quality, limit in LEVELS:
         names = [path.name for path in originals[:limit]]
         strips = _strips([first, *(folder for _, folder in rows)], names, side, quality, budget)
@@ -66,7 +67,7 @@ def _described(
     kept = [i for i, uri in enumerate(strips[0]) if uri]
     if not kept:
         return None
-    first = results.comparison.folder / "originals"
+    first = results.comparison.folder / ORIGINALS
     described = []
     for (row, folder), uris in zip(rows, strips[1:], strict=True):
         strip: dict[str, Any] = {"method": results.comparison.methods.index(row.method), "point": row.point}

@@ -11,14 +11,15 @@ from typing import Any
 
 from driftvq.files import write_text
 from driftvq.names import check_name
+from driftvq.records.codec import FORMAT, encode
 from driftvq.records.comparisons import Comparison, load_comparison
-from driftvq.records.fields import FORMAT, finite
-from driftvq.records.metric_table import decimals, metric, written, written_spread
+from driftvq.records.metric_table import metric, written, written_spread
 from driftvq.report.results import Results, Row, aggregate
-from driftvq.report.sentence import answer
+from driftvq.report.words import answer
 
+RESULTS_FILES = "results.json", "results.csv"
 SEED_KEYS = (
-    *("seed", "status", "error", "values", "n", "missing", "codebook_size", "code_dim"),
+    *("seed", "status", "error", "values", "n", "usage_over", "missing", "codebook_size", "code_dim"),
     *("seconds", "steps", "ms_per_step", "peak_memory_mb", "parameters"),
 )
 """What the JSON says of each cell."""
@@ -40,20 +41,14 @@ def results_table(comparison: Comparison | Results, format: str = "markdown") ->
 def write_results(folder: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Write ``results.json`` and ``results.csv`` of a comparison into its folder, each whole or not at all."""
     results = aggregate(load_comparison(folder))
-    json_path = write_text(Path(folder) / "results.json", results_table(results, "json"))
-    return json_path, write_text(Path(folder) / "results.csv", results_table(results, "csv"))
-
-
-def column_decimals(results: Results) -> dict[str, int]:
-    """Digits after the point for each metric."""
-    means = {name: [row.values[name].mean for row in results.rows if name in row.values] for name in results.columns}
-    return {name: decimals(name, values) for name, values in means.items()}
+    json_file, csv_file = (Path(folder) / name for name in RESULTS_FILES)
+    return write_text(json_file, results_table(results, "json")), write_text(csv_file, results_table(results, "csv"))
 
 
 def column_heading(results: Results, name: str) -> str:
     """A metric with its direction, and for distances between sets the number of images."""
     size = column_size(results, name)
-    return f"{metric(name).label}{f', {size}' if size else ''} {ARROWS[metric(name).better]}".rstrip()
+    return f"{metric(name).heading}{f', {size}' if size else ''} {ARROWS[metric(name).better]}".rstrip()
 
 
 def column_size(results: Results, name: str) -> str:
@@ -71,14 +66,13 @@ def _text_rows(
     results: Results, escape: Callable[[str], str], strong: Callable[[str], str], signs: tuple[str, str]
 ) -> list[list[str]]:
     """The cells of the table as text; ``signs`` are ± and the mark of values within the spread of the best."""
-    digits = column_decimals(results)
     rows = []
     for row in results.rows:
         cells = [escape(row.method.label)]
         if results.comparison.sweep:
             cells.append(escape("any" if row.point is None else str(row.point)))
         for name in results.columns:
-            cells.append(_value(results, row, name, digits[name], escape, strong, signs))
+            cells.append(_value(results, row, name, results.digits[name], escape, strong, signs))
         times = [cell.seconds["train"] for cell in row.done if "train" in cell.seconds]
         cells.append(f"{sum(times) / len(times):.0f}" if times else "–")
         cells.append(f"{len(row.done)}" if len(row.done) == len(row.cells) else f"{len(row.done)} of {len(row.cells)}")
@@ -113,6 +107,8 @@ def _footnotes(results: Results) -> list[str]:
     if any(cell.values for cell in results.comparison.cells):
         several = max(len(row.done) for row in results.rows) > 1
         lines.append("±: sample standard deviation over seeds." if several else "One seed: no spread.")
+    over = dict.fromkeys(cell.usage_over for row in results.rows for cell in row.done if cell.usage_over)
+    lines += [f"Usage and perplexity over {text}." for text in over]
     for row in results.rows:
         place = "" if row.point is None else f", {row.point}"
         for cell in row.failed:
@@ -165,15 +161,14 @@ def _record(results: Results, row: Row) -> dict[str, Any]:
 
 def _json(results: Results) -> str:
     comparison = results.comparison
-    sweep = comparison.sweep
     about: dict[str, Any] = {key: getattr(comparison, key) for key in ("name", "recipe", "title", "scale", "question")}
     about |= {"command": comparison.command, "created": comparison.created, "seeds": comparison.seeds}
-    about |= {"sweep": sweep and {"field": sweep.field, "values": sweep.values, "label": sweep.label}}
+    about["sweep"] = comparison.sweep
     about |= {"data": comparison.data, "environment": comparison.environment, "config": comparison.config}
     metrics = {name: {"label": metric(name).label, "better": metric(name).better} for name in results.columns}
     document = {"format": FORMAT, "answer": str(answer(results)), "lead": results.lead, "comparison": about}
     document |= {"metrics": metrics, "rows": [_json_row(row) for row in results.rows]}
-    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+    return json.dumps(encode(document), indent=2, allow_nan=False) + "\n"
 
 
 def _json_row(row: Row) -> dict[str, Any]:

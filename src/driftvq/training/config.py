@@ -10,8 +10,8 @@ LOSSES = ("mse", "mse+lpips")
 CROPS = ("random", "center")
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
 LAYOUTS = ("auto", "on", "off")
-MONITORS = {"psnr": "max", "ssim": "max", "loss": "min", "usage": "max", "perplexity": "max"}
-"""Validation metrics that can choose the best model, and which direction is better."""
+MONITORS = ("psnr", "ssim", "loss", "usage", "perplexity")
+"""Validation metrics that can choose the best model."""
 
 EMBEDDED_STEPS = 800
 """Default number of steps on the embedded photographs: a first result in minutes on two cores."""
@@ -106,7 +106,7 @@ class TrainConfig:
     val_every: int = _setting("record", 500, "steps between validations", least=1, keeps_course=True)
     val_images: int = _setting("record", 512, "images to validate on at most; 0: all", least=0, keeps_course=True)
     monitor: str = _setting(
-        "record", "psnr", "validation metric that chooses the best model", choices=tuple(MONITORS), keeps_course=True
+        "record", "psnr", "validation metric that chooses the best model", choices=MONITORS, keeps_course=True
     )
     patience: int = _setting(
         "record", 0, "stop after so many validations without a better one; 0: never", least=0, keeps_course=True

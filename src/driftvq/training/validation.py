@@ -17,7 +17,8 @@ from driftvq.metrics.similarity import WINDOW, psnr, ssim
 from driftvq.models import VQVAE, save_pretrained
 from driftvq.quantizers import Quantizer
 from driftvq.quantizers.distributed import sum_over_processes
-from driftvq.training.config import MONITORS, TrainConfig
+from driftvq.records.metric_table import is_better
+from driftvq.training.config import TrainConfig
 
 
 class WeightAverage(AveragedModel):
@@ -126,7 +127,7 @@ class BestModel:
         """Note a validation; whether it is the best so far."""
         self.latest = {"step": step, **values}
         name = f"val/{self.config.monitor}"
-        if not is_better(values.get(name), self.best.get(name), MONITORS[self.config.monitor]):
+        if not beats(values.get(name), self.best.get(name), self.config.monitor):
             self.waited += 1
             return False
         self.best, self.waited = dict(self.latest), 0
@@ -156,10 +157,10 @@ class BestModel:
         self.best, self.latest, self.waited = dict(state["best"]), dict(state["latest"]), state["waited"]
 
 
-def is_better(value: float | None, best: float | None, direction: str) -> bool:
-    """Whether a value beats the best one so far; one that is not finite never does."""
+def beats(value: float | None, best: float | None, name: str) -> bool:
+    """Whether a value of a metric beats the best one so far; one that is not finite never does."""
     if value is None or not math.isfinite(value):
         return False
     if best is None:
         return True
-    return value > best if direction == "max" else value < best
+    return is_better(name, value, best)

@@ -12,11 +12,9 @@ from scipy import stats
 from driftvq.records.metric_table import DRIFT, decimals, metric, written, written_spread
 from driftvq.report import aggregate, load_comparison, write_report
 from driftvq.report import page as page_module
-from driftvq.report.codes import gather_codes
-from driftvq.report.curves import gather_curves, thinned
-from driftvq.report.page import embed_json, render
-from driftvq.report.payload import comparison_payload
-from driftvq.report.published import gather_paper
+from driftvq.report.drawings import gather_codes, gather_curves, thinned
+from driftvq.report.page import comparison_payload, embed_json, render
+from driftvq.report.words import gather_paper
 
 
 def test_curves_are_means_over_seeds(plain_source: Path) -> None:

@@ -1,0 +1,188 @@
+"""What an experiment is made of: its recipe, the conditions that it varies, and its scale."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from driftvq.records.comparisons import Point
+
+VARIED = {
+    "codebook_size": ("codebook size K", "K"),
+    "code_dim": ("code dimension D", "D"),
+    "size": ("image size", "px"),
+    "batch_size": ("batch size", "batch"),
+    "learning_rate": ("learning rate", "lr"),
+    "latent_scale": ("scale of the latents", "latents ×"),
+    "warm_up": ("steps of warm-up", "warm-up"),
+}
+"""Settings that can be varied: what they are called by themselves, and beside others."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a place of an experiment changes in the settings, and for which methods (None: for all)."""
+
+    settings: Mapping[str, Any]
+    methods: tuple[str, ...] | None = None
+
+
+def vary(setting: str, *values: Any) -> tuple[Condition, ...]:
+    """One setting with several values."""
+    return tuple(Condition({setting: value}) for value in values)
+
+
+def every(**values: tuple[Any, ...]) -> tuple[Condition, ...]:
+    """All combinations of the values of several settings."""
+    return tuple(Condition(dict(zip(values, chosen, strict=True))) for chosen in product(*values.values()))
+
+
+def name_of(settings: Mapping[str, Any], alone: bool) -> Point:
+    """A condition for readers: the value, if the experiment varies one setting alone, else names and values.
+
+    >>> name_of({"codebook_size": 64}, alone=True), name_of({"codebook_size": 64, "code_dim": 3}, alone=False)
+    (64, 'K 64, D 3')
+    """
+    if not settings:
+        return None
+    if alone:
+        return next(iter(settings.values()))  # type: ignore[no-any-return]
+    return ", ".join(f"{VARIED[name][1]} {value:g}" for name, value in settings.items())
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the paper reports.
+
+    Attributes:
+        source: where.
+        setting: of its experiment.
+        values: by method and condition (None without one), metric by metric.
+    """
+
+    source: str
+    setting: str
+    values: Mapping[tuple[str, Point], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment: a base and what is varied.
+
+    Attributes:
+        name: on the command line.
+        title: for readers.
+        question: one sentence that the result answers.
+        methods: names, in the order of the rows.
+        settings: what differs from the scale's settings, at every scale.
+        paper_settings: what differs at the paper's scale alone.
+        method_settings: what differs for single methods.
+        conditions: what is varied.
+        same_images: every condition sees as many images, rather than as many steps.
+        seeds: unless asked otherwise; None: as many as the scale has.
+        evaluation: images to evaluate on; None: as many as the scale has.
+        metrics: in the order of the columns, as far as the scale has them; empty: the scale's.
+        probes: steps after which usage is counted over at least 50 latents per code, as at the end; None: it is that of
+            the evaluated images.
+        published: the paper's numbers.
+        notes: what a reader must know.
+    """
+
+    name: str
+    title: str
+    question: str
+    methods: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    paper_settings: Mapping[str, Any] = field(default_factory=dict)
+    method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+    same_images: bool = False
+    seeds: int | None = None
+    evaluation: int | None = None
+    metrics: tuple[str, ...] = ()
+    probes: tuple[int, ...] | None = None
+    published: Published | None = None
+    notes: tuple[str, ...] = ()
+
+
+LAPTOP_METRICS = ("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity")
+PAPER_METRICS = ("rfid", "lpips_alex", "ssim", "psnr", "kid", "ms_ssim", "usage", "perplexity")
+PLAIN_METRICS = ("psnr", "ssim", "usage", "perplexity")
+"""Those that need no weights."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A size.
+
+    Attributes:
+        settings: of a :class:`driftvq.training.TrainConfig`.
+        evaluation: images to evaluate on; None: all that are held out.
+        metrics: in the order of the columns, the one that ranks first.
+        seeds: unless asked otherwise.
+        kmeans_images: training images for a codebook made afterwards; None: all.
+        overrides: settings that win over a recipe's own.
+        sweeps: values that replace a recipe's, by the one setting that it varies.
+        most: of settings that a recipe's conditions ask for, of images to evaluate on and of seeds.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    evaluation: int | None
+    metrics: tuple[str, ...]
+    seeds: int
+    kmeans_images: int | None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    sweeps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    most: Mapping[str, int] = field(default_factory=dict)
+
+
+_SMOKE = {"network": "small", "size": 32, "steps": 2, "batch_size": 4, "code_dim": 3, "codebook_size": 32}
+
+SCALES = {
+    scale.name: scale
+    for scale in (
+        Scale(
+            "smoke",
+            {"val_every": 2, "val_images": 4, "log_every": 1, "probe_every": 2, "checkpoint_every": 2},
+            evaluation=8,
+            metrics=PLAIN_METRICS,
+            seeds=1,
+            kmeans_images=8,
+            overrides={**_SMOKE, "epochs": None, "loss": "mse", "kmeans_batches": 4},
+            sweeps={"codebook_size": (16, 32), "batch_size": (2, 4)},
+            most={
+                "codebook_size": 32,
+                "code_dim": 4,
+                "batch_size": 4,
+                "size": 32,
+                "warm_up": 1,
+                "evaluation": 8,
+                "seeds": 1,
+            },
+        ),
+        Scale(
+            "laptop",
+            {
+                **{"network": "small", "size": 64, "steps": 400, "batch_size": 16, "learning_rate": 5e-4},
+                **{"val_every": 50, "val_images": 48, "log_every": 10, "probe_every": 50, "checkpoint_every": 100},
+            },
+            evaluation=120,
+            metrics=LAPTOP_METRICS,
+            seeds=1,
+            kmeans_images=512,
+        ),
+        Scale(
+            "paper",
+            {
+                **{"network": "paper", "size": 256, "epochs": 40.0, "batch_size": 16, "learning_rate": 5e-4},
+                **{"crop": "center", "flip": False, "workers": 4, "val_every": 1000, "checkpoint_every": 1000},
+            },
+            evaluation=None,
+            metrics=PAPER_METRICS,
+            seeds=1,
+            kmeans_images=None,
+        ),
+    )
+}
+"""``smoke``: seconds; ``laptop``: minutes; ``paper``: the published setting, on a GPU."""

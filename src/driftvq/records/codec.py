@@ -1,0 +1,141 @@
+"""Dataclasses as JSON files: every value is checked against its type as it is read.
+
+An error names the file, the field, what was found, and what is allowed. A field with ``stored=False`` in its metadata
+is not written.
+"""
+
+import json
+import math
+import os
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from driftvq.files import read_object, write_text
+from driftvq.names import check_name, shortened
+
+FORMAT = 2
+"""The version of the files that a comparison is kept in."""
+
+Record = TypeVar("Record")
+
+_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
+
+
+def write_record(path: str | os.PathLike[str], record: Any) -> Path:
+    """Write a dataclass, whole or not at all."""
+    text = json.dumps({"format": FORMAT, **encode(record)}, indent=1, ensure_ascii=False, allow_nan=False)
+    return write_text(path, text + "\n")
+
+
+def read_record(kind: type[Record], path: Path, **not_stored: Any) -> Record:
+    """A dataclass from its file; ``not_stored`` are the fields that the file does not have."""
+    data = read_object(path)
+    if data.pop("format", None) != FORMAT:
+        found = shortened(read_object(path).get("format"))
+        raise ValueError(f"{path}: is of format {found}; this driftvq reads format {FORMAT}")
+    record: Record = _decode_record(kind, data, str(path), not_stored)
+    return record
+
+
+def encode(value: Any) -> Any:
+    """A value as JSON holds it: dataclasses are objects, and numbers that are not finite become null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: encode(getattr(value, entry.name)) for entry in _stored(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): encode(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def decode(kind: Any, value: Any, where: str) -> Any:
+    """What :func:`encode` gave, as the type that it had.
+
+    Raises:
+        ValueError: it is something else; the message says where.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _decode_union(arguments, value, where)
+    if is_dataclass(kind) and isinstance(value, dict):
+        return _decode_record(kind, value, where, {})
+    if origin is tuple and isinstance(value, list):
+        return tuple(decode(arguments[0], each, f"{where}[{i}]") for i, each in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return _decode_mapping(arguments[1], value, where)
+    if not _fits(kind, value):
+        raise ValueError(f"{where} is {shortened(value)}; allowed: {_words(kind)}")
+    return float(value) if kind is float else value
+
+
+def _decode_record(kind: Any, data: dict[str, Any], where: str, not_stored: dict[str, Any]) -> Any:
+    stored, hints, values = _stored(kind), _hints(kind), dict(not_stored)
+    for name in data:
+        try:
+            check_name("field", name, [entry.name for entry in stored])
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+    for entry in stored:
+        place = f"{where}: {entry.name!r}"
+        if entry.name in data:
+            values[entry.name] = decode(hints[entry.name], data[entry.name], place)
+        elif entry.default is MISSING and entry.default_factory is MISSING:
+            raise ValueError(f"{place} is missing; allowed: {_words(hints[entry.name])}")
+    return kind(**values)
+
+
+def _decode_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    if type(None) in kinds and float in kinds and isinstance(value, float) and not math.isfinite(value):
+        return None
+    structured = next((kind for kind in kinds if is_dataclass(kind) or get_origin(kind) in (tuple, dict)), None)
+    if structured is not None and isinstance(value, dict | list):
+        return decode(structured, value, where)
+    fitting = next((kind for kind in kinds if _fits(kind, value)), None)
+    if fitting is None:
+        raise ValueError(f"{where} is {shortened(value)}; allowed: {' or '.join(map(_words, kinds))}")
+    return decode(fitting, value, where)
+
+
+def _decode_mapping(kind: Any, value: dict[str, Any], where: str) -> dict[str, Any]:
+    """Of an object of numbers those that there are: none that is null, or not finite."""
+    if kind is not float:
+        return {key: decode(kind, each, f"{where}: {key!r}") for key, each in value.items()}
+    found = {key: decode(float | None, each, f"{where}: {key!r}") for key, each in value.items()}
+    return {key: each for key, each in found.items() if each is not None}
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return kind in _WORDS and isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _words(kind: Any) -> str:
+    """A type for readers."""
+    if get_origin(kind) is Literal:
+        return " or ".join(get_args(kind))
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(map(_words, get_args(kind)))
+    if kind is type(None):
+        return "null"
+    return "a list" if get_origin(kind) is tuple else _WORDS.get(kind, "an object")
+
+
+@cache
+def _stored(kind: Any) -> tuple[Field[Any], ...]:
+    return tuple(entry for entry in fields(kind) if entry.metadata.get("stored", True))
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -1,0 +1,186 @@
+"""Training curves, and how often codes are used and where they lie, small enough for a page."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from driftvq.files import read_records
+from driftvq.records.comparisons import Cell, Codes, read_codes
+from driftvq.records.metric_table import DRIFT, drift_label, metric
+from driftvq.records.runs import METRICS_FILE
+from driftvq.report.results import Results, Row
+
+MAX_POINTS = 300
+MIN_POINTS = 40
+BUDGET = 150_000
+"""Points of all curves of a page together, as far as MIN_POINTS allows."""
+
+QUALITY = ("usage", "psnr")
+"""Curves of the training itself."""
+
+MAX_BARS = 200
+POINTS = 120_000
+"""Codes and latents of all maps of a page together."""
+
+GRID = 1000
+"""Places of a map are whole numbers up to this."""
+
+Curve = dict[int, list[float]]
+"""The values of all seeds by step."""
+
+
+def gather_curves(results: Results) -> dict[str, Any]:
+    """Charts and their curves: mean, lowest and highest over seeds by step, thinned."""
+    records = [
+        (row, [read_records(cell.folder / METRICS_FILE) for cell in row.cells if _started(cell)])
+        for row in results.rows
+    ]
+    keys = list(dict.fromkeys(key for _, seeds in records for lines in seeds for line in lines for key in line))
+    charts = [*_quality_charts(keys), *_drift_charts(keys)]
+    curves = [(i, row, _by_step(seeds, chart["key"])) for i, chart in enumerate(charts) for row, seeds in records]
+    curves = [(i, row, curve) for i, row, curve in curves if curve]
+    limit = max(MIN_POINTS, min(MAX_POINTS, BUDGET // max(1, len(curves))))
+    axes: dict[tuple[int, ...], int] = {}
+    return {
+        "charts": charts,
+        "curves": [_drawn(i, row, curve, limit, axes, results) for i, row, curve in curves],
+        "steps": [list(steps) for steps in axes],
+    }
+
+
+def thinned(n: int, limit: int) -> list[int]:
+    """At most ``limit`` of n places, evenly spaced, the first and the last included."""
+    if n <= limit:
+        return list(range(n))
+    return sorted({round(i * (n - 1) / (limit - 1)) for i in range(limit)})
+
+
+def rounded(value: float, digits: int = 4) -> float:
+    """A number to so many significant digits, which is what a drawing can show."""
+    return float(f"{value:.{digits}g}")
+
+
+def _started(cell: Cell) -> bool:
+    return cell.status in ("done", "running", "failed")
+
+
+def _quality_charts(keys: Sequence[str]) -> list[dict[str, Any]]:
+    charts = []
+    for name in QUALITY:
+        key = next((key for key in (f"val/{name}", f"train/{name}") if key in keys), None)
+        if key is not None:
+            where = "held-out images" if key.startswith("val/") else "training images"
+            chart: dict[str, Any] = {"key": key, "kind": "quality", "label": metric(name).heading, "where": where}
+            charts.append(chart | {"percent": metric(name).percent})
+    return charts
+
+
+def _drift_charts(keys: Sequence[str]) -> list[dict[str, Any]]:
+    known = [f"drift/{name}" for name in DRIFT if f"drift/{name}" in keys and name != "interval"]
+    others = sorted(key for key in keys if key.startswith("drift/") and key.removeprefix("drift/") not in DRIFT)
+    return [{"key": key, "kind": "drift", "label": drift_label(key), "percent": False} for key in [*known, *others]]
+
+
+def _by_step(seeds: Sequence[list[dict[str, Any]]], key: str) -> Curve:
+    curve: Curve = {}
+    for lines in seeds:
+        last = {line["step"]: line[key] for line in lines if _finite(line.get(key))}
+        for step, value in last.items():
+            curve.setdefault(step, []).append(float(value))
+    return dict(sorted(curve.items()))
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _drawn(
+    chart: int, row: Row, curve: Curve, limit: int, axes: dict[tuple[int, ...], int], results: Results
+) -> dict[str, Any]:
+    all_steps = list(curve)
+    steps = tuple(all_steps[i] for i in thinned(len(all_steps), limit))
+    values = [curve[step] for step in steps]
+    drawn: dict[str, Any] = {
+        "chart": chart,
+        "method": results.comparison.methods.index(row.method),
+        "point": row.point,
+        "steps": axes.setdefault(steps, len(axes)),
+        "mean": [rounded(math.fsum(found) / len(found)) for found in values],
+    }
+    if any(len(found) > 1 for found in values):
+        drawn |= {"low": [rounded(min(found)) for found in values], "high": [rounded(max(found)) for found in values]}
+    return drawn
+
+
+def gather_codes(results: Results) -> list[dict[str, Any]]:
+    """For each row with codes its sorted counts and its map, both of the first finished seed."""
+    found = [(row, first) for row in results.rows if (first := _first(row)) is not None]
+    limit = max(100, POINTS // max(1, len(found)))
+    return [_drawn_codes(row, seed, codes, limit, results) for row, (seed, codes) in found]
+
+
+def _first(row: Row) -> tuple[int, Codes] | None:
+    for cell in row.done:
+        codes = read_codes(cell)
+        if codes is not None and codes.counts:
+            return cell.seed, codes
+    return None
+
+
+def _drawn_codes(row: Row, seed: int, codes: Codes, limit: int, results: Results) -> dict[str, Any]:
+    counts = codes.counts
+    alive = sum(count > 0 for count in counts)
+    drawn: dict[str, Any] = {
+        "method": results.comparison.methods.index(row.method),
+        "point": row.point,
+        "seed": seed,
+        "size": len(counts),
+        "alive": alive,
+        "total": sum(counts),
+        "perplexity": _perplexity(counts),
+    }
+    ordered = sorted(counts, reverse=True)
+    ranks = _ranks(len(ordered), alive)
+    return drawn | {"ranks": ranks, "counts": [ordered[rank] for rank in ranks], "map": _map(codes, limit)}
+
+
+def _ranks(size: int, alive: int) -> list[int]:
+    """Places of the sorted counts that show its shape: spread over the living codes, and where the dead begin."""
+    ranks = set(thinned(max(alive, 1), MAX_BARS)) | {min(alive, size - 1), size - 1}
+    return sorted(ranks)
+
+
+def _perplexity(counts: Sequence[float]) -> float:
+    """``exp(-Σ p log p)`` of the shares p."""
+    total = sum(counts)
+    shares = [count / total for count in counts if count > 0]
+    return round(math.exp(-math.fsum(p * math.log(p) for p in shares)), 1) if shares else 0.0
+
+
+def _map(codes: Codes, limit: int) -> dict[str, Any] | None:
+    """Living codes, dead codes and latents on one whole-number grid; None if the file has no places."""
+    points, numbers, latents = codes.points, codes.point_codes, codes.latents
+    known = all(0 <= number < len(codes.counts) for number in numbers)
+    if not points or len(numbers) != len(points) or not known or any(len(place) != 2 for place in (*points, *latents)):
+        return None
+    shown = thinned(len(points), max(50, limit * 4 // 5))
+    latents = tuple(latents[i] for i in thinned(len(latents), max(50, limit // 5)))
+    everything = [*(points[i] for i in shown), *latents]
+    low_x, low_y = (min(place[axis] for place in everything) for axis in (0, 1))
+    width, height = (max(place[axis] for place in everything) - low for axis, low in ((0, low_x), (1, low_y)))
+    scale = GRID / (max(width, height) or 1.0)
+
+    def grid(places: Sequence[Sequence[float]]) -> list[int]:
+        return [n for x, y in places for n in (round((x - low_x) * scale), round((y - low_y) * scale))]
+
+    counts = codes.counts
+    alive = [points[i] for i in shown if counts[numbers[i]] > 0]
+    dead = [points[i] for i in shown if counts[numbers[i]] <= 0]
+    return {
+        "width": round(width * scale),
+        "height": round(height * scale),
+        "alive": grid(alive),
+        "dead": grid(dead),
+        "latents": grid(latents),
+        "shown": len(shown),
+    }
