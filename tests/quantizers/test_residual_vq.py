@@ -100,6 +100,7 @@ def test_refuses_bad_options(options: dict[str, object], message: str) -> None:
         ResidualVQ(dim=6, codebook_size=16, **options)
 
 
-def test_refuses_indices_without_levels() -> None:
-    with pytest.raises(ValueError, match="indices must end in a dimension of 4"):
-        make().indices_to_codes(torch.zeros(2, 3, dtype=torch.int64))
+@pytest.mark.parametrize("width", [0, 5])
+def test_refuses_indices_of_another_number_of_levels(width: int) -> None:
+    with pytest.raises(ValueError, match=rf"dimension of 1, 2, 3, 4 for 1 to 4 levels, got shape \(2, {width}\)"):
+        make().indices_to_codes(torch.zeros(2, width, dtype=torch.int64))

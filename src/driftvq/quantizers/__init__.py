@@ -1,6 +1,6 @@
 """Quantizers: one file per method, behind one contract."""
 
-from driftvq.quantizers.base import Quantizer, QuantizerOutput
+from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.ema_vq import EMAVQ
 from driftvq.quantizers.estimators import ESTIMATORS, Estimator, Gumbel, Modified, Rotation, StraightThrough
 from driftvq.quantizers.factorized_vq import FactorizedVQ
@@ -15,6 +15,7 @@ from driftvq.quantizers.ns_vq_published import NSVQPublished
 from driftvq.quantizers.registry import QUANTIZERS, make_quantizer, register
 from driftvq.quantizers.residual_vq import ResidualVQ
 from driftvq.quantizers.sim_vq import SimVQ
+from driftvq.quantizers.steps import Details, LossTerms, QuantizerOutput
 from driftvq.quantizers.trans_vq import TransVQ
 from driftvq.quantizers.trans_vq_paper import TransVQPaper
 from driftvq.quantizers.trans_vq_published import TransVQPublished
@@ -28,11 +29,13 @@ __all__ = [
     "NSVQ",
     "QUANTIZERS",
     "VQ",
+    "Details",
     "Estimator",
     "FactorizedVQ",
     "GroupedVQ",
     "Gumbel",
     "GumbelVQ",
+    "LossTerms",
     "Modified",
     "NSVQDeltaE",
     "NSVQPaper",

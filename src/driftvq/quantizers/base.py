@@ -4,7 +4,8 @@ Shape suffixes: n latents (all positions of the batch), d dimensions, q indices 
 """
 
 from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,27 +16,7 @@ from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import FiniteCheck
 from driftvq.quantizers.recomputation import recomputing
-
-
-class QuantizerOutput(NamedTuple):
-    """What every quantizer returns: ``quantized, indices, loss = vq(x)``."""
-
-    quantized: Tensor
-    indices: Tensor
-    loss: Tensor
-
-
-class Selection(NamedTuple):
-    """What a method makes of a batch of latents, before projection and layout.
-
-    ``lesson`` is what the codes learn from it; None where others do the learning. Its winners differ from ``indices``
-    where those are sampled.
-    """
-
-    quantized: Tensor
-    indices: Tensor
-    loss: Tensor
-    lesson: Lesson | None
+from driftvq.quantizers.steps import Call, Details, LossTerms, QuantizerOutput, Selection, Step
 
 
 class Quantizer(nn.Module):
@@ -78,31 +59,28 @@ class Quantizer(nn.Module):
         self._agreed = False
         self._check_finite = FiniteCheck()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> QuantizerOutput:
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, *, lens: Tensor | None = None, freeze: bool = False
+    ) -> QuantizerOutput:
         """Quantize latents.
 
         Args:
             x: ``b n d``, ``b d`` or, with ``channel_first``, ``b c h w`` (any number of positions).
-            mask: boolean, of the shape of the indices; where it is False the index is -1, the output 0, and nothing
-                counts in the loss or moves a code.
+            mask: boolean, of the positions' shape; where it is False the index is -1, the output 0, and nothing counts
+                in the loss or moves a code.
+            lens: instead of a mask, how many positions of each sequence ``b n d`` count: integers ``(b,)``.
+            freeze: in training, let this call move no code, by statistics or by gradient, nor count as a step.
 
         Returns:
             ``quantized`` like x, int64 ``indices`` of the positions' shape, and the scalar ``loss``.
         """
-        self._check_latents(x, mask)
-        x_nd, shape = self._flatten(x)
-        valid_n = None if mask is None else mask.flatten()
-        if valid_n is not None:
-            x_nd = torch.where(valid_n[:, None], x_nd, 0)
-        self._check_finite(x_nd)
-        if self.training and world_size() > 1 and not self._agreed:
-            self._agree_()
-        with torch.autocast(x.device.type, enabled=False):
-            quantized_nd, indices, loss, lesson = self._run(x_nd, valid_n)
-            if self.learns:
-                self._learn_(lesson)
-        quantized = self._unflatten(quantized_nd.to(x.dtype), shape)
-        return QuantizerOutput(quantized, indices.reshape(*shape, *indices.shape[1:]), loss)
+        return self._quantize(x, mask, lens, freeze)[0]
+
+    def details(
+        self, x: Tensor, mask: Tensor | None = None, *, lens: Tensor | None = None, freeze: bool = False
+    ) -> Details:
+        """What :meth:`forward` does, learning included, with the loss's terms and all else behind its result."""
+        return self._describe(*self._quantize(x, mask, lens, freeze))
 
     @with_whole_parameters
     def indices_to_codes(self, indices: Tensor) -> Tensor:
@@ -124,6 +102,11 @@ class Quantizer(nn.Module):
         flat, shape = self._flatten_indices(indices)
         return torch.where(_any_valid(flat), self._lookup(flat), 0).reshape(*shape, self.codebook_dim)
 
+    @property
+    def sizes_per_index(self) -> tuple[int, ...]:
+        """Codes that each index of a position chooses from."""
+        return (self.codebook_size,)
+
     def recent_usage(self, steps: int = 100) -> float:
         """Share of codes selected within the last ``steps`` training steps, over all processes."""
         return (self.code_age < self.step.clamp(max=steps)).sum().item() / len(self.code_age)
@@ -138,26 +121,71 @@ class Quantizer(nn.Module):
         """The codebook in use, ``(codebook_size, codebook_dim)``."""
 
     @abstractmethod
-    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
         """Codes ``(n, codebook_dim)``, indices ``(n,)`` or ``(n, q)``, the loss, and what there is to learn."""
 
     @abstractmethod
     def _lookup(self, indices: Tensor) -> Tensor:
         """Codes of indices ``(n,)`` or ``(n, q)``, before the output projection; a row of -1 may give anything."""
 
-    @property
-    def learns(self) -> bool:
-        """Whether a call changes what training changes by itself: in training, and not when a call is recomputed."""
-        return self.training and not recomputing()
-
-    def _run(self, x_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        """Project, select and project back."""
-        quantized_nd, indices, loss, lesson = self._select(_project(self.project_in, x_nd), valid_n)
-        quantized_nd = _project(self.project_out, quantized_nd)
+    def _quantize(
+        self, x: Tensor, mask: Tensor | None, lens: Tensor | None, freeze: bool, levels: int | None = None
+    ) -> tuple[QuantizerOutput, Step]:
+        """Check, flatten, quantize, learn."""
+        if lens is not None:
+            mask = self._mask_of(x, mask, lens)
+        self._check_latents(x, mask)
+        x_nd, shape = self._flatten(x)
+        valid_n = None if mask is None else mask.flatten()
         if valid_n is not None:
-            quantized_nd = torch.where(valid_n[:, None], quantized_nd, 0)
-            indices = torch.where(valid_n if indices.ndim == 1 else valid_n[:, None], indices, -1)
-        return Selection(quantized_nd, indices, loss, lesson)
+            x_nd = torch.where(valid_n[:, None], x_nd, 0)
+        self._check_finite(x_nd)
+        if self.training and world_size() > 1 and not self._agreed:
+            self._agree_()
+        with torch.autocast(x.device.type, enabled=False):
+            trains = self.training and not freeze
+            step = self._run(x_nd, Call(shape, valid_n, trains, trains and not recomputing(), levels))
+            if step.call.learns:
+                self._teach_(step)
+        return self._output(step, x.dtype), step
+
+    def _run(self, x_nd: Tensor, call: Call) -> Step:
+        """Project, select and project back, without learning."""
+        z_nd = _project(self.project_in, x_nd)
+        selection = self._select(z_nd, call)
+        quantized_nd, indices = _project(self.project_out, selection.quantized), selection.indices
+        if call.valid is not None:
+            quantized_nd = torch.where(call.valid[:, None], quantized_nd, 0)
+            indices = torch.where(call.valid if indices.ndim == 1 else call.valid[:, None], indices, -1)
+        return Step(quantized_nd, indices, z_nd, selection, call)
+
+    def _output(self, step: Step, dtype: torch.dtype) -> QuantizerOutput:
+        shape = step.call.positions
+        quantized = self._unflatten(step.quantized.to(dtype), shape)
+        return QuantizerOutput(quantized, step.indices.reshape(*shape, *step.indices.shape[1:]), step.selection.loss)
+
+    def _describe(self, output: QuantizerOutput, step: Step) -> Details:
+        """A step in the layout of a call, and those of the inner quantizers."""
+        shape, selection = step.call.positions, step.selection
+        latents, codes = (flat.reshape(*shape, flat.shape[1]) for flat in (step.latents, selection.quantized))
+        parts = [
+            quantizer._describe(quantizer._output(part, part.quantized.dtype), part)
+            for quantizer, part in zip(self._inner(), selection.parts, strict=False)
+        ]
+        return Details(*output, self._terms(selection), latents, codes, tuple(parts))
+
+    def _terms(self, selection: Selection) -> LossTerms:
+        """The terms of the loss as numbers, 0 where it has none."""
+        zero, terms = selection.loss.new_zeros(()), selection.terms or {}
+        return LossTerms(*(terms.get(name, zero) for name in LossTerms._fields))
+
+    def _inner(self) -> Sequence["Quantizer"]:
+        """The quantizers that ``Selection.parts`` speaks of, in its order."""
+        return ()
+
+    def _teach_(self, step: Step) -> None:
+        """Learn from a training step, once per step."""
+        self._learn_(step.selection.lesson)
 
     def _lesson(self, z_nd: Tensor, winners: Tensor, valid_n: Tensor | None, seen: Any = None) -> Lesson:
         """What a training step shows; a quantizer learns from it once per step."""
@@ -218,9 +246,21 @@ class Quantizer(nn.Module):
         return x.movedim(-1, 1).contiguous() if self.channel_first else x
 
     def _flatten_indices(self, indices: Tensor) -> tuple[Tensor, torch.Size]:
-        if self.indices_per_position:
-            return indices.reshape(-1, self.indices_per_position), indices.shape[:-1]
         return indices.flatten(), indices.shape
+
+    def _mask_of(self, x: Tensor, mask: Tensor | None, lens: Tensor) -> Tensor:
+        """The mask that the lengths stand for."""
+        if mask is not None:
+            raise ValueError("mask and lens say the same thing: give one of them, got both")
+        self._check_latents(x, None)
+        positions = x.shape[2:] if self.channel_first else x.shape[1:-1]
+        if len(positions) != 1:
+            raise ValueError(f"lens is for sequences, one position after the other; got latents {tuple(x.shape)}")
+        if lens.is_floating_point() or lens.dtype == torch.bool or tuple(lens.shape) != (x.shape[0],):
+            raise ValueError(f"lens must be integers of shape {(x.shape[0],)}, got {lens.dtype} of {tuple(lens.shape)}")
+        if not torch.compiler.is_compiling() and lens.numel() and not 0 <= lens.min() <= lens.max() <= positions[0]:
+            raise ValueError(f"lens must lie between 0 and the {positions[0]} positions, got {lens.tolist()}")
+        return torch.arange(positions[0], device=x.device) < lens.to(x.device)[:, None]
 
     def _check_latents(self, x: Tensor, mask: Tensor | None) -> None:
         if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -236,10 +276,6 @@ class Quantizer(nn.Module):
     def _check_indices(self, indices: Tensor) -> None:
         if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
             raise ValueError(f"indices must be integers, got {indices.dtype}")
-        if self.indices_per_position and indices.shape[-1] != self.indices_per_position:
-            raise ValueError(
-                f"indices must end in a dimension of {self.indices_per_position}, got shape {tuple(indices.shape)}"
-            )
         if torch.compiler.is_compiling() or indices.numel() == 0:
             return
         low, high = int(indices.min()), int(indices.max())

@@ -13,13 +13,14 @@ from torch.optim import Optimizer
 
 from driftvq.functional import Metric, masked_mse, straight_through
 from driftvq.quantizers.arguments import in_range, positive_int
-from driftvq.quantizers.base import Quantizer, Selection
+from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
-from driftvq.quantizers.recomputation import Past, may_be_recomputed
+from driftvq.quantizers.recomputation import Past, may_be_recomputed, recomputing
+from driftvq.quantizers.steps import Call, Selection, Step
 
 
 class CodebookOptions(TypedDict, total=False):
@@ -151,31 +152,34 @@ class CodebookQuantizer(Quantizer):
             raise ValueError("a codebook can grow once its k-means start is finished: train a few steps first")
         self.book.check_growth()
 
-    def _run(self, x_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        if self.training and not self.learns:
+    def _run(self, x_nd: Tensor, call: Call) -> Step:
+        if self.training and recomputing():
             with self._past.recalled(x_nd):
-                return super()._run(x_nd, valid_n)
-        selection = super()._run(x_nd, valid_n)
+                return super()._run(x_nd, call)
+        step = super()._run(x_nd, call)
         if self.training and may_be_recomputed():
             self._past.remember(x_nd, self.book, self.book.stored)
-        return selection
+        return step
 
-    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        if self.learns and not self._frozen and self.start.waits():
-            self._start_(z_nd, valid_n)
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
+        if call.learns and not self._frozen and self.start.waits():
+            self._start_(z_nd, call.valid)
         z_nd = self._to_code_space(z_nd)
         codebook_kd: Tensor = self.book().to(z_nd.dtype)
-        if not self.training:
+        if not call.trains:
             codebook_kd = codebook_kd.detach()
-        match = self.book.match(z_nd, codebook_kd, valid_n)
-        loss = self.commitment_weight * masked_mse(z_nd, match.codes.detach(), valid_n)
+        match = self.book.match(z_nd, codebook_kd, call.valid, call.choices)
+        terms = {"commitment": masked_mse(z_nd, match.codes.detach(), call.valid)}
+        loss = self.commitment_weight * terms["commitment"]
         if match.loss is not None:
-            loss = loss + match.loss
+            terms["codebook"] = match.loss if call.trains else match.loss.detach()
+            loss = loss + terms["codebook"]
         if self.training:
             indices_n, quantized_nd = self.estimator(z_nd, codebook_kd, match)
         else:
             indices_n, quantized_nd = match.winners, straight_through(z_nd, match.codes)
-        return Selection(quantized_nd, indices_n, loss, self._lesson(z_nd, match.winners, valid_n, match.seen))
+        lesson = self._lesson(z_nd, match.winners, call.valid, match.seen)
+        return Selection(quantized_nd, indices_n, loss, lesson, terms)
 
     def _count_(self, lesson: Lesson) -> Tensor:
         if self.start.done and not self._frozen:

@@ -1,6 +1,6 @@
-"""What ResidualVQ and GroupedVQ share: several quantizers that act as one."""
+"""What quantizers that are made of several others share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,29 +8,35 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from driftvq.quantizers.arguments import positive_int
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.registry import make_quantizer
+from driftvq.quantizers.steps import LossTerms, Selection, Step
 
 MakeQuantizer = Callable[..., Quantizer]
 
 
 class CompositeQuantizer(Quantizer):
-    """Several quantizers, each with an index per position.
+    """Several quantizers that act as one, each with an index per position, or several if it is a composite itself.
+
+    Indices have one more dimension: those of the first quantizer, of the second and so on.
 
     Args:
-        dim, codebook_size, codebook_dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
+        dim, codebook_dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
+        codebook_size: codes of each quantizer, or a sequence, one number for each.
         parts: how many quantizers.
         part_dim: dimension that each works on.
         quantizer: name of a registered quantizer, or what makes one from ``dim``, ``codebook_size`` and options.
         shared_codebook: one codebook serves all.
-        options: arguments of the inner quantizers.
+        options: arguments of the inner quantizers; a sequence of them gives each its own.
     """
 
     def __init__(
         self,
         dim: int,
-        codebook_size: int,
+        codebook_size: int | Sequence[int],
         codebook_dim: int | None,
         channel_first: bool,
         *,
@@ -38,27 +44,46 @@ class CompositeQuantizer(Quantizer):
         part_dim: int,
         quantizer: str | MakeQuantizer,
         shared_codebook: bool,
-        options: dict[str, Any],
+        options: dict[str, Any] | Sequence[dict[str, Any]],
     ) -> None:
-        super().__init__(dim, codebook_size, codebook_dim, channel_first)
-        self.indices_per_position = parts
-        self.shared_codebook = shared_codebook
+        sizes = per_part("codebook_size", codebook_size, parts)
+        super().__init__(dim, max(sizes), codebook_dim, channel_first)
+        if shared_codebook and len(set(sizes)) > 1:
+            raise ValueError(f"a shared codebook has one codebook_size, got {sizes}")
+        each = [options] * parts if isinstance(options, dict) else list(options)
         make = partial(make_quantizer, quantizer) if isinstance(quantizer, str) else quantizer
         made = [
-            make(dim=part_dim, codebook_size=codebook_size, **options) for _ in range(1 if shared_codebook else parts)
+            make(dim=part_dim, codebook_size=size, **more)
+            for size, more in zip(sizes[: 1 if shared_codebook else parts], each, strict=False)
         ]
-        self.quantizers = nn.ModuleList(made)
+        self.shared_codebook, self.quantizers = shared_codebook, nn.ModuleList(made)
+        self.parts = parts
+        self.indices_per_part = max(1, self.part(0).indices_per_position)
+        self.indices_per_position = parts * self.indices_per_part
 
     def part(self, number: int) -> Quantizer:
-        """The quantizer of an index's place."""
+        """The quantizer of this number, from 0."""
         quantizer = self.quantizers[0 if self.shared_codebook else number]
         assert isinstance(quantizer, Quantizer)
         return quantizer
 
     @property
+    def sizes_per_index(self) -> tuple[int, ...]:
+        """Codes that each index of a position chooses from."""
+        return tuple(size for number in range(self.parts) for size in self.part(number).sizes_per_index)
+
+    @property
+    def codebooks(self) -> tuple[Tensor, ...]:
+        """The codebook of each quantizer."""
+        return tuple(self.part(number).codebook for number in range(self.parts))
+
+    @property
     def codebook(self) -> Tensor:
-        """The codebooks in use, one per index of a position: ``(q, k, d)``."""
-        return torch.stack([self.part(number).codebook for number in range(self.indices_per_position)])
+        """The codebooks in use, one per quantizer, ``(q, k, d)``; of different sizes they are in ``codebooks`` only."""
+        shapes = {tuple(codes.shape) for codes in self.codebooks}
+        if len(shapes) > 1:
+            raise ValueError(f"codebooks of different shapes are in `codebooks`, not in `codebook`: {sorted(shapes)}")
+        return torch.stack(self.codebooks)
 
     @property
     def freeze_codebook(self) -> bool:
@@ -74,21 +99,94 @@ class CompositeQuantizer(Quantizer):
     @torch.no_grad()
     def grow_(self, new_size: int, optimizer: Optimizer | None = None) -> None:
         """Let each codebook grow to so many codes: :meth:`driftvq.quantizers.codebook.CodebookQuantizer.grow_`."""
-        growing = [quantizer for quantizer in self.quantizers if isinstance(quantizer, CodebookQuantizer)]
-        if len(growing) < len(self.quantizers):
-            raise ValueError(f"{type(self.quantizers[0]).__name__} has no codebook that could grow")
-        for quantizer in growing:
-            quantizer.check_growth(new_size)
-        for quantizer in growing:
+        self.check_growth(new_size)
+        for quantizer in self._growing():
             quantizer.grow_(new_size, optimizer)
         self.codebook_size, self.code_age = new_size, self.code_age.new_zeros(new_size)
 
+    def check_growth(self, new_size: int) -> None:
+        """Refuse what :meth:`grow_` cannot do."""
+        for quantizer in self._growing():
+            quantizer.check_growth(new_size)
+
+    def _growing(self) -> list["CodebookQuantizer | CompositeQuantizer"]:
+        growing = [part for part in self.quantizers if isinstance(part, CodebookQuantizer | CompositeQuantizer)]
+        if len(growing) < len(self.quantizers):
+            raise ValueError(f"{type(self.quantizers[0]).__name__} has no codebook that could grow")
+        return growing
+
     def recent_usage(self, steps: int = 100) -> float:
         """Share of codes selected within the last ``steps`` training steps, averaged over the codebooks."""
-        shares = [self.part(number).recent_usage(steps) for number in range(self.indices_per_position)]
+        shares = [self.part(number).recent_usage(steps) for number in range(self.parts)]
         return sum(shares) / len(shares)
 
     def readings(self) -> dict[str, float]:
         """Those of the inner quantizers, averaged."""
-        parts = [self.part(number).readings() for number in range(self.indices_per_position)]
+        parts = [self.part(number).readings() for number in range(self.parts)]
         return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
+
+    def _inner(self) -> list[Quantizer]:
+        return [self.part(number) for number in range(self.parts)]
+
+    @torch.no_grad()
+    def _teach_(self, step: Step) -> None:
+        """Let each inner quantizer learn once: a shared one from all its parts together."""
+        self.step += 1
+        steps = step.selection.parts
+        if self.shared_codebook:
+            self.part(0)._teach_(joined(steps))
+            return
+        for quantizer, part in zip(self._inner(), steps, strict=False):
+            quantizer._teach_(part)
+
+    def _terms(self, selection: Selection) -> LossTerms:
+        """Each term over the parts as the loss is: here the sum."""
+        parts = zip(self._inner(), selection.parts, strict=False)
+        each = [quantizer._terms(step.selection) for quantizer, step in parts]
+        return LossTerms(*(torch.stack(terms).sum() for terms in zip(*each, strict=True)))
+
+    def _columns(self, indices_nq: Tensor) -> list[Tensor]:
+        """The indices of each quantizer, as it takes them: ``(n,)``, or ``(n, q)`` for a composite."""
+        columns = indices_nq.split(self.indices_per_part, dim=-1)
+        return list(columns) if self.part(0).indices_per_position else [column[..., 0] for column in columns]
+
+    def _flatten_indices(self, indices: Tensor) -> tuple[Tensor, torch.Size]:
+        return indices.flatten(end_dim=-2), indices.shape[:-1]
+
+    def _check_indices(self, indices: Tensor) -> None:
+        self._check_width(indices)
+        super()._check_indices(indices)
+        sizes = self.sizes_per_index[: indices.shape[-1]]
+        if len(set(sizes)) == 1 or torch.compiler.is_compiling():
+            return
+        wrong = indices >= torch.tensor(sizes, device=indices.device)
+        if wrong.any():
+            raise ValueError(f"indices must be less than {sizes} at their places, got {indices[wrong][0].item()}")
+
+    def _check_width(self, indices: Tensor) -> None:
+        """Refuse another number of indices per position."""
+        if indices.ndim == 0 or indices.shape[-1] != self.indices_per_position:
+            raise ValueError(
+                f"indices must end in a dimension of {self.indices_per_position}, got shape {tuple(indices.shape)}"
+            )
+
+
+def side_by_side(steps: Sequence[Step]) -> Tensor:
+    """The indices of all parts, ``(n, q)``."""
+    return torch.cat([step.indices[:, None] if step.indices.ndim == 1 else step.indices for step in steps], dim=1)
+
+
+def joined(steps: Sequence[Step]) -> Step:
+    """What several steps of one quantizer have to teach it, as if they were one."""
+    lessons = [step.selection.lesson for step in steps if step.selection.lesson is not None]
+    parts = tuple(joined(inner) for inner in zip(*(step.selection.parts for step in steps), strict=True))
+    selection = steps[0].selection._replace(lesson=Lesson.joined(lessons) if lessons else None, parts=parts)
+    return steps[0]._replace(selection=selection)
+
+
+def per_part(name: str, value: int | Sequence[int], parts: int) -> tuple[int, ...]:
+    """A number for each part: one for all, or a sequence of them."""
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * parts
+    if len(values) != parts:
+        raise ValueError(f"{name} must be one number or {parts}, one for each quantizer; got {values}")
+    return tuple(positive_int(name, each) for each in values)

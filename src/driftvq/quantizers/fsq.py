@@ -8,8 +8,9 @@ from torch import Tensor
 
 from driftvq.functional import straight_through
 from driftvq.quantizers.arguments import positive_int
-from driftvq.quantizers.base import Quantizer, Selection
+from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.registry import register
+from driftvq.quantizers.steps import Call, Selection
 
 BOUND_MARGIN = 1e-3
 """How far the bound reaches past the outermost levels, so that they can be reached at all."""
@@ -48,14 +49,16 @@ class FSQ(Quantizer):
     def codebook(self) -> Tensor:
         return self._lookup(torch.arange(self.codebook_size, device=self.levels.device))
 
-    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
         half = (self.levels - 1).to(z_nd.dtype) * (1 + BOUND_MARGIN) / 2
         offset = torch.where(self.levels % 2 == 0, 0.5, 0.0).to(z_nd.dtype)
         bounded_nd = torch.tanh(z_nd + torch.atanh(offset / half)) * half - offset
         rounded_nd = straight_through(bounded_nd, bounded_nd.round())
         half_width = self.levels // 2
         indices_n = ((rounded_nd.detach().to(torch.int64) + half_width) * self._basis()).sum(dim=1)
-        return Selection(rounded_nd / half_width, indices_n, z_nd.new_zeros(()), self._lesson(z_nd, indices_n, valid_n))
+        return Selection(
+            rounded_nd / half_width, indices_n, z_nd.new_zeros(()), self._lesson(z_nd, indices_n, call.valid)
+        )
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         half_width = self.levels // 2

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from driftvq.quantizers.arguments import positive_int
-from driftvq.quantizers.base import Selection
-from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer
+from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, side_by_side
 from driftvq.quantizers.registry import register
+from driftvq.quantizers.steps import Call, LossTerms, Selection
 
 
 @register("grouped_vq")
@@ -17,7 +17,8 @@ class GroupedVQ(CompositeQuantizer):
 
     ``quantized = [q_1(z_1), …, q_G(z_G)]``,  ``loss = mean_g loss_g``
 
-    Indices have one more dimension, the groups: ``b n g`` or ``b h w g``.
+    Indices have one more dimension, the groups: ``b n g`` or ``b h w g``. Over :class:`ResidualVQ` they are those of
+    the first group's levels, then of the second's: ``indices.unflatten(-1, (groups, levels))``.
 
     Args:
         codebook_size: codes per group.
@@ -55,26 +56,35 @@ class GroupedVQ(CompositeQuantizer):
             options=options,
         )
 
-    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+    def get_codes_from_indices(self, indices: Tensor) -> Tensor:
+        """The codes of each group before the output projection, ``(groups, …, codebook_dim / groups)``."""
+        self._check_indices(indices)
+        own = zip(self._inner(), self._columns(indices), strict=True)
+        return torch.stack([quantizer.get_codes_from_indices(columns) for quantizer, columns in own])
+
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
         if self.shared_codebook:
-            return self._select_together(z_nd, valid_n)
-        outputs = [
-            self.part(group)(z_group, valid_n) for group, z_group in enumerate(z_nd.chunk(self.indices_per_position, 1))
-        ]
-        quantized, indices, losses = zip(*outputs, strict=True)
-        indices_ng = torch.stack(indices, dim=1)
-        return Selection(torch.cat(quantized, dim=1), indices_ng, torch.stack(losses).mean(), lesson=None)
+            return self._select_together(z_nd, call)
+        groups = zip(self._inner(), z_nd.chunk(self.parts, dim=1), strict=True)
+        steps = [quantizer._run(z_group, call) for quantizer, z_group in groups]
+        indices_nq = side_by_side(steps)
+        loss = torch.stack([step.selection.loss for step in steps]).mean()
+        quantized_nd = torch.cat([step.quantized for step in steps], dim=1)
+        return Selection(quantized_nd, indices_nq, loss, lesson=None, parts=tuple(steps))
 
-    def _select_together(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        """One call for all groups, so that a shared codebook learns once per step."""
-        groups = self.indices_per_position
-        mask = None if valid_n is None else valid_n.repeat_interleave(groups)
-        quantized, indices, loss = self.part(0)(z_nd.reshape(len(z_nd) * groups, self.part(0).dim), mask)
-        indices_ng = indices.reshape(len(z_nd), groups)
-        return Selection(quantized.reshape_as(z_nd), indices_ng, loss, lesson=None)
+    def _select_together(self, z_nd: Tensor, call: Call) -> Selection:
+        """One call for all groups, so that a shared codebook searches and learns once per step."""
+        valid = None if call.valid is None else call.valid.repeat_interleave(self.parts)
+        rows = z_nd.reshape(len(z_nd) * self.parts, self.part(0).dim)
+        positions = torch.Size([*call.positions, self.parts])
+        step = self.part(0)._run(rows, call._replace(positions=positions, valid=valid))
+        indices_nq = step.indices.reshape(len(z_nd), self.indices_per_position)
+        quantized_nd = step.quantized.reshape_as(z_nd)
+        return Selection(quantized_nd, indices_nq, step.selection.loss, lesson=None, parts=(step,))
 
-    def _lookup(self, indices_ng: Tensor) -> Tensor:
-        parts = [
-            self.part(group).indices_to_codes(indices_n) for group, indices_n in enumerate(indices_ng.unbind(dim=1))
-        ]
-        return torch.cat(parts, dim=1)
+    def _terms(self, selection: Selection) -> LossTerms:
+        return LossTerms(*(term / len(selection.parts) for term in super()._terms(selection)))
+
+    def _lookup(self, indices_nq: Tensor) -> Tensor:
+        own = zip(self._inner(), self._columns(indices_nq), strict=True)
+        return torch.cat([quantizer.indices_to_codes(columns) for quantizer, columns in own], dim=1)

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from driftvq.functional import gumbel_softmax, highest_logit, soft_usage
 from driftvq.quantizers.arguments import in_range
-from driftvq.quantizers.base import Quantizer, Selection
+from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebooks.base import initial_codes
 from driftvq.quantizers.distributed import with_whole_parameters
 from driftvq.quantizers.registry import register
+from driftvq.quantizers.steps import Call, Selection
 
 
 @register("gumbel_vq")
@@ -64,20 +65,21 @@ class GumbelVQ(Quantizer):
     def freeze_codebook(self, frozen: bool) -> None:
         self.codes.requires_grad_(not frozen)
 
-    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
         weight_kd, bias_k = self.scores.weight.to(z_nd.dtype), self.scores.bias.to(z_nd.dtype)
-        codebook_kd = self.codes.to(z_nd.dtype)
-        share_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        codebook_kd = (self.codes if call.trains else self.codes.detach()).to(z_nd.dtype)
+        share_n = z_nd.new_ones(len(z_nd)) if call.valid is None else call.valid.to(z_nd.dtype)
         share_n = share_n / share_n.sum().clamp(min=1)
         _, entropy = soft_usage(z_nd, weight_kd, bias_k, share_n)
-        loss = self.kl_weight * (math.log(self.codebook_size) * share_n.sum() - entropy)
+        divergence = math.log(self.codebook_size) * share_n.sum() - entropy
         if self.training:
             seed = torch.randint(2**62, ())
             indices_n, quantized_nd = gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, self.temperature, seed)
         else:
             indices_n = highest_logit(z_nd, weight_kd, bias_k)
             quantized_nd = F.embedding(indices_n, codebook_kd)
-        return Selection(quantized_nd, indices_n, loss, self._lesson(z_nd, indices_n, valid_n))
+        lesson = self._lesson(z_nd, indices_n, call.valid)
+        return Selection(quantized_nd, indices_n, self.kl_weight * divergence, lesson, {"entropy": divergence})
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         return F.embedding(indices_n.clamp(min=0), self.codes)

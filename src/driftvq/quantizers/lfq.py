@@ -5,9 +5,10 @@ from torch import Tensor
 
 from driftvq.functional import masked_mse, soft_usage, straight_through
 from driftvq.quantizers.arguments import in_range, positive_int
-from driftvq.quantizers.base import Quantizer, Selection
+from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.distributed import mean_over_processes
 from driftvq.quantizers.registry import register
+from driftvq.quantizers.steps import Call, Selection
 
 
 @register("lfq")
@@ -52,15 +53,17 @@ class LFQ(Quantizer):
     def codebook(self) -> Tensor:
         return self._lookup(torch.arange(self.codebook_size, device=self.code_age.device))
 
-    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
         bits_nd = z_nd > 0
         codes_nd = torch.where(bits_nd, 1.0, -1.0).to(z_nd.dtype)
         indices_n = (bits_nd * self._bit_values()).sum(dim=1)
-        loss = self.commitment_weight * masked_mse(z_nd, codes_nd, valid_n)
+        terms = {"commitment": masked_mse(z_nd, codes_nd, call.valid)}
+        loss = self.commitment_weight * terms["commitment"]
         if self.entropy_weight > 0:
-            loss = loss + self.entropy_weight * self._entropy_loss(z_nd, valid_n)
-        lesson = self._lesson(z_nd, indices_n, valid_n)
-        return Selection(straight_through(z_nd, codes_nd), indices_n, loss, lesson)
+            terms["entropy"] = self._entropy_loss(z_nd, call.valid)
+            loss = loss + self.entropy_weight * terms["entropy"]
+        lesson = self._lesson(z_nd, indices_n, call.valid)
+        return Selection(straight_through(z_nd, codes_nd), indices_n, loss, lesson, terms)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
         weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)

@@ -4,10 +4,10 @@ from typing import Unpack
 
 from torch import Tensor
 
-from driftvq.quantizers.base import Selection
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.kernel import SpreadingCodes
 from driftvq.quantizers.registry import register
+from driftvq.quantizers.steps import Call, Selection
 
 
 @register("ns_vq_delta_e")
@@ -42,9 +42,9 @@ class NSVQDeltaE(CodebookQuantizer):
         super().__init__(dim, codebook_size, codebook_dim, **options)
         self._own(SpreadingCodes(codebook_size, self.codebook_dim, "gaussian", bandwidth, bandwidth_decay, decay_every))
 
-    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        selection = super()._select(z_nd, valid_n)
-        if not self.training or self.freeze_codebook:
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
+        selection = super()._select(z_nd, call)
+        if not call.trains or self.freeze_codebook:
             return selection
         spread_nd = self.book.spread(z_nd, self.codebook.to(z_nd.dtype))
         return selection._replace(quantized=selection.quantized + spread_nd)

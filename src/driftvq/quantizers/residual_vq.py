@@ -1,15 +1,15 @@
 """Residual quantization (Zeghidour et al., 2021: SoundStream)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from driftvq.quantizers.arguments import in_range, positive_int
-from driftvq.quantizers.base import Selection
-from driftvq.quantizers.codebooks.base import Lesson
-from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer
+from driftvq.quantizers.arguments import in_range, one_of, positive_int
+from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, per_part, side_by_side
 from driftvq.quantizers.registry import register
+from driftvq.quantizers.steps import Call, Details, QuantizerOutput, Selection, Step
 
 
 @register("residual_vq")
@@ -18,88 +18,165 @@ class ResidualVQ(CompositeQuantizer):
 
     ``r_0 = z``,  ``r_{j+1} = r_j - sg(q_j)``,  ``quantized = Σ_j q_j``,  ``loss = Σ_j loss_j``
 
-    Indices have one more dimension, the levels: ``b n q`` or ``b h w q``. The encoder receives the mean of the levels'
-    gradients: with straight-through inside, the decoder's gradient once and not once per level.
+    Indices have one more dimension, the levels: ``b n q`` or ``b h w q``; the first few of them decode too. The encoder
+    receives the mean of the levels' gradients: with straight-through inside, the decoder's gradient once and not once
+    per level.
+
+    >>> vq = ResidualVQ(dim=64, codebook_size=1024, num_quantizers=8)
+    >>> coarse = vq(torch.randn(2, 50, 64), levels=3)
+    >>> coarse.indices.shape, vq.indices_to_codes(coarse.indices).shape
+    (torch.Size([2, 50, 3]), torch.Size([2, 50, 64]))
 
     Args:
-        codebook_size: codes per level.
-        num_quantizers: levels.
+        codebook_size: codes per level, or a sequence of them, one for each level.
+        codebook_dim: one linear layer projects to so many dimensions before the first level and one back after the
+            last; or a sequence, one for each level: then each has projections of its own, as in DAC.
+        num_quantizers: levels; by default as many as the sequences are long, else 4.
         quantizer: name of the inner quantizer, or what makes one.
         shared_codebook: one codebook serves all levels.
-        quantizer_dropout: in training use only the first levels, a random number of them per batch; the others then
-            have index -1, no loss and no update.
+        quantizer_dropout: in training, the share of cases in which only the first levels are used, a random number of
+            them; the others then have index -1, no loss and no update. ``True``: always.
+        dropout_per: whether the ``"batch"`` is such a case or each ``"sample"``.
         dropout_min_levels: levels that are always used.
+        dropout_multiple_of: the number of levels used is rounded up to a multiple of this.
         options: arguments of the inner quantizers.
-        dim, codebook_dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
+        dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
     """
 
     def __init__(
         self,
         dim: int,
-        codebook_size: int,
-        codebook_dim: int | None = None,
+        codebook_size: int | Sequence[int],
+        codebook_dim: int | Sequence[int] | None = None,
         *,
-        num_quantizers: int = 4,
+        num_quantizers: int | None = None,
         quantizer: str | MakeQuantizer = "ns_vq",
         shared_codebook: bool = False,
-        quantizer_dropout: bool = False,
+        quantizer_dropout: float = 0.0,
+        dropout_per: str = "batch",
         dropout_min_levels: int = 1,
+        dropout_multiple_of: int = 1,
         channel_first: bool = False,
         **options: Any,
     ) -> None:
+        levels = positive_int("num_quantizers", _levels(num_quantizers, codebook_size, codebook_dim))
+        each, outer_dim = [options] * levels, codebook_dim if isinstance(codebook_dim, int) else None
+        if isinstance(codebook_dim, Sequence):
+            if shared_codebook:
+                raise ValueError(f"a shared codebook has one codebook_dim, got {tuple(codebook_dim)}")
+            each = [{**options, "codebook_dim": own} for own in per_part("codebook_dim", codebook_dim, levels)]
         super().__init__(
             dim,
             codebook_size,
-            codebook_dim,
+            outer_dim,
             channel_first,
-            parts=positive_int("num_quantizers", num_quantizers),
-            part_dim=dim if codebook_dim is None else codebook_dim,
+            parts=levels,
+            part_dim=dim if outer_dim is None else outer_dim,
             quantizer=quantizer,
             shared_codebook=shared_codebook,
-            options=options,
+            options=each,
         )
-        self.quantizer_dropout = quantizer_dropout
-        self.dropout_min_levels = int(in_range("dropout_min_levels", dropout_min_levels, 1, num_quantizers))
+        self.quantizer_dropout = in_range("quantizer_dropout", float(quantizer_dropout), 0, 1)
+        self.dropout_per = one_of("dropout_per", dropout_per, ("batch", "sample"))
+        self.dropout_min_levels = int(in_range("dropout_min_levels", dropout_min_levels, 1, levels))
+        self.dropout_multiple_of = int(in_range("dropout_multiple_of", dropout_multiple_of, 1, levels))
 
-    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        levels = self.indices_per_position
-        kept = self._kept_levels(z_nd.device) if self.training and self.quantizer_dropout else None
-        residual_nd, total_nd, gradient_nd = z_nd, torch.zeros_like(z_nd), torch.zeros_like(z_nd)
-        indices, lessons, loss = [], [], z_nd.new_zeros(())
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lens: Tensor | None = None,
+        freeze: bool = False,
+        levels: int | None = None,
+    ) -> QuantizerOutput:
+        """Quantize latents: :meth:`driftvq.quantizers.base.Quantizer.forward`.
+
+        Args:
+            x, mask, lens, freeze: see there.
+            levels: use only so many levels in this call; the others neither act nor learn, and have no index.
+        """
+        return self._quantize(x, mask, lens, freeze, self._checked_levels(levels))[0]
+
+    def details(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lens: Tensor | None = None,
+        freeze: bool = False,
+        levels: int | None = None,
+    ) -> Details:
+        """What :meth:`forward` does, with the loss's terms and each level's output, codes and latents in ``parts``."""
+        return self._describe(*self._quantize(x, mask, lens, freeze, self._checked_levels(levels)))
+
+    def get_codes_from_indices(self, indices: Tensor) -> Tensor:
+        """What each level adds, before the output projection: ``(q, …, codebook_dim)``, whose sum is the code."""
+        self._check_indices(indices)
+        flat, shape = self._flatten_indices(indices)
+        return torch.stack([codes_nd.reshape(*shape, self.codebook_dim) for codes_nd in self._codes(flat)])
+
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
+        levels = self.parts if call.levels is None else call.levels
+        kept = self._kept_levels(z_nd, call, levels) if self.training and self.quantizer_dropout > 0 else None
+        steps: list[Step] = []
+        residual_nd = z_nd
         for level in range(levels):
-            mask_n = self._level_mask(level, kept, z_nd, valid_n)
-            selection = self.part(level)._run(residual_nd, mask_n)
-            lessons.append(selection.lesson)
-            codes_nd = selection.quantized.detach()
-            residual_nd, total_nd = residual_nd - codes_nd, total_nd + codes_nd
-            gradient_nd = gradient_nd + (selection.quantized - codes_nd)
-            indices.append(selection.indices)
-            loss = loss + selection.loss
-        if self.learns:
-            self._teach_(lessons)
-        indices_nq = torch.stack(indices, dim=1)
-        return Selection(total_nd + gradient_nd / (levels if kept is None else kept), indices_nq, loss, lesson=None)
-
-    def _teach_(self, lessons: list[Lesson | None]) -> None:
-        """Let each codebook learn once: a shared one from all levels together."""
-        if not self.shared_codebook:
-            for level, lesson in enumerate(lessons):
-                self.part(level)._learn_(lesson)
-            return
-        shown = [lesson for lesson in lessons if lesson is not None]
-        self.part(0)._learn_(Lesson.joined(shown) if shown else None)
+            valid_n = self._level_mask(level, kept, call)
+            steps.append(self.part(level)._run(residual_nd, call._replace(valid=valid_n, levels=None)))
+            residual_nd = residual_nd - steps[-1].quantized.detach()
+        total_nd, loss = steps[0].quantized, steps[0].selection.loss
+        for step in steps[1:]:
+            total_nd, loss = total_nd + step.quantized, loss + step.selection.loss
+        # The value is the sum, the gradient the mean.
+        mean_nd = total_nd / (levels if kept is None else kept[:, None])
+        quantized_nd = total_nd.detach() + (mean_nd - mean_nd.detach())
+        indices_nq = side_by_side(steps)
+        return Selection(quantized_nd, indices_nq, loss, lesson=None, parts=tuple(steps))
 
     def _lookup(self, indices_nq: Tensor) -> Tensor:
-        codes_nd = self.part(0).indices_to_codes(indices_nq[:, 0])
-        for level in range(1, self.indices_per_position):
-            codes_nd = codes_nd + self.part(level).indices_to_codes(indices_nq[:, level])
-        return codes_nd
+        first_nd, *others = self._codes(indices_nq)
+        return sum(others, first_nd)
 
-    def _kept_levels(self, device: torch.device) -> Tensor:
-        return torch.randint(self.dropout_min_levels, self.indices_per_position + 1, (), device=device)
+    def _codes(self, indices_nq: Tensor) -> list[Tensor]:
+        """What each level adds ``(n, d)``."""
+        return [self.part(level).indices_to_codes(own) for level, own in enumerate(self._columns(indices_nq))]
 
-    def _level_mask(self, level: int, kept: Tensor | None, z_nd: Tensor, valid_n: Tensor | None) -> Tensor | None:
+    def _kept_levels(self, z_nd: Tensor, call: Call, levels: int) -> Tensor:
+        """How many levels each latent uses ``(n,)``."""
+        samples = call.positions[0] if self.dropout_per == "sample" else 1
+        lowest = min(self.dropout_min_levels, levels)
+        kept = torch.randint(lowest, levels + 1, (samples,), device=z_nd.device)
+        kept = (kept + self.dropout_multiple_of - 1) // self.dropout_multiple_of * self.dropout_multiple_of
+        dropped = torch.rand(samples, device=z_nd.device) < self.quantizer_dropout
+        kept = torch.where(dropped, kept, levels).clamp(max=levels)
+        return kept.repeat_interleave(len(z_nd) // max(samples, 1), output_size=len(z_nd))
+
+    def _level_mask(self, level: int, kept: Tensor | None, call: Call) -> Tensor | None:
         if kept is None or level < self.dropout_min_levels:
-            return valid_n
-        used_n = (kept > level).expand(len(z_nd))
-        return used_n if valid_n is None else used_n & valid_n
+            return call.valid
+        return kept > level if call.valid is None else (kept > level) & call.valid
+
+    def _checked_levels(self, levels: int | None) -> int | None:
+        if levels is not None and not 1 <= positive_int("levels", levels) <= self.parts:
+            raise ValueError(f"levels must lie between 1 and {self.parts}, got {levels}")
+        return levels
+
+    def _check_width(self, indices: Tensor) -> None:
+        width = indices.shape[-1] if indices.ndim else 0
+        if width % self.indices_per_part or not 0 < width <= self.indices_per_position:
+            allowed = range(self.indices_per_part, self.indices_per_position + 1, self.indices_per_part)
+            raise ValueError(
+                f"indices must end in a dimension of {', '.join(map(str, allowed))} for 1 to {self.parts} levels, "
+                f"got shape {tuple(indices.shape)}"
+            )
+
+
+def _levels(
+    num_quantizers: int | None, codebook_size: int | Sequence[int], codebook_dim: int | Sequence[int] | None
+) -> int:
+    """As many as are asked for, or as the sequences are long."""
+    if num_quantizers is not None:
+        return num_quantizers
+    lengths = [len(each) for each in (codebook_size, codebook_dim) if isinstance(each, Sequence)]
+    return lengths[0] if lengths else 4

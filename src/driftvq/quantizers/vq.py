@@ -6,11 +6,11 @@ from torch import Tensor
 
 from driftvq.functional import orthogonal_loss
 from driftvq.quantizers.arguments import in_range
-from driftvq.quantizers.base import Selection
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.sampling import take_over
 from driftvq.quantizers.codebooks.trained import TrainedCodes
 from driftvq.quantizers.registry import register
+from driftvq.quantizers.steps import Call, Selection
 
 
 @register("vq")
@@ -48,13 +48,14 @@ class VQ(CodebookQuantizer):
         self.restart_after = int(in_range("restart_after", restart_after, 0, float("inf")))
         self._own(TrainedCodes(codebook_size, self.codebook_dim))
 
-    def _select(self, z_nd: Tensor, valid_n: Tensor | None) -> Selection:
-        if self.restart_after > 0 and self.learns and not self.freeze_codebook:
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
+        if self.restart_after > 0 and call.learns and not self.freeze_codebook:
             overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
-            weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+            weight_n = z_nd.new_ones(len(z_nd)) if call.valid is None else call.valid.to(z_nd.dtype)
             self.book.set_(take_over(self.codebook.detach(), overdue_k, z_nd.detach(), weight_n, 1.0, self.step)[0])
-        selection = super()._select(z_nd, valid_n)
-        if self.orthogonal_weight > 0:
-            term = self.orthogonal_weight * orthogonal_loss(self.codebook)
-            selection = selection._replace(loss=selection.loss + term)
-        return selection
+        selection = super()._select(z_nd, call)
+        if self.orthogonal_weight == 0:
+            return selection
+        term = orthogonal_loss(self.codebook if call.trains else self.codebook.detach())
+        loss, terms = selection.loss + self.orthogonal_weight * term, selection.terms or {}
+        return selection._replace(loss=loss, terms={**terms, "orthogonality": term})

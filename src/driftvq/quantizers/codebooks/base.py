@@ -100,9 +100,12 @@ class Codebook(nn.Module):
     def set_(self, codes_kd: Tensor) -> None:
         """Take over a whole codebook."""
 
-    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> Match:
-        """The nearest codes, and the term of the loss that trains them where a gradient does: ``mse(sg z, c)``."""
-        winners_n = nearest(z_nd, codes_kd)
+    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
+        """The nearest codes, and the term of the loss that trains them where a gradient does: ``mse(sg z, c)``.
+
+        With ``choices_n`` the codes are given and not searched.
+        """
+        winners_n = nearest(z_nd, codes_kd) if choices_n is None else choices_n
         codes_nd = F.embedding(winners_n, codes_kd)
         return Match(winners_n, codes_nd, masked_mse(z_nd.detach(), codes_nd, valid_n) if self.by_gradient else None)
 

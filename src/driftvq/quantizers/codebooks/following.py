@@ -82,8 +82,8 @@ class FollowingCodes(Codebook):
     def forward(self) -> Tensor:
         return self.codes
 
-    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> Match:
-        winners_n = nearest(z_nd, codes_kd)
+    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
+        winners_n = nearest(z_nd, codes_kd) if choices_n is None else choices_n
         codes_nd = F.embedding(winners_n, codes_kd)
         trained = [part for part in self._parts() if part.trained]
         if not trained or not self.training:
