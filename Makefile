@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-slow lint format compare benchmark clean browser
+.PHONY: test test-slow lint format compare benchmark results clean browser
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -30,6 +30,10 @@ benchmark: $(STAMP)
 	$(BIN)/python benchmarks/launches.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/evaluation.py
+
+# The tables and figures of the docs, from docs/results/*.json.
+results: $(STAMP)
+	$(BIN)/python benchmarks/results.py
 
 # Constraints pin every package, torch above all: its newest build brings gigabytes of GPU libraries.
 $(STAMP): pyproject.toml constraints.txt metric-weights.txt

@@ -1,0 +1,295 @@
+"""The tables and figures of the docs, made from docs/results/*.json.
+
+python benchmarks/results.py                             # write what is out of date (`make results`)
+python benchmarks/results.py --check                     # name it, and fail if there is any
+python benchmarks/results.py add collapse-grid runs/x    # take over a finished comparison, then write
+python benchmarks/quantizers.py | python benchmarks/results.py take step --command "…"   # or a printed table
+
+A page has a table where it says `<!-- results: NAME -->`, up to `<!-- end -->`. Behind the name may stand rows to keep,
+`K=1024 D=64 "method=VQ|EMA"`, and `columns=method,usage,psnr`. docs/results.md has all tables that are marked as whole.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from driftvq.files import read_object, replacing, write_text
+from driftvq.names import check_name
+from driftvq.records.metric_table import METRICS, decimals, metric, written, written_spread
+from driftvq.report import aggregate, load_comparison
+
+DOCS = Path(__file__).parents[1] / "docs"
+MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
+SPREAD = re.compile(r"(-?[\d.,]+) ± ([\d.,]+)")
+PRINTED = {"at step 300": "usage@300", "PSNR": "psnr", "LPIPS": "lpips_alex", "rFID": "rfid"}
+"""Headings of printed tables that are metrics by another name; a metric's own name is known."""
+
+Value = str | int | float | list[float] | None
+"""A text, a number, mean and standard deviation over seeds, or nothing."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """A table of numbers and where they come from.
+
+    Attributes:
+        title: for readers.
+        command: what gives these numbers.
+        about: data, scale, n, seeds, and what differs from the present code.
+        columns: names of metrics (:data:`METRICS`) or headings.
+        rows: one value for each column.
+        digits: behind the point, where they differ from the metric's own.
+        listed: whether docs/results.md shows it.
+    """
+
+    title: str
+    command: str
+    about: str
+    columns: list[str]
+    rows: list[list[Value]]
+    digits: dict[str, int] = field(default_factory=dict)
+    listed: bool = True
+
+
+def read_all(docs: Path = DOCS) -> dict[str, Results]:
+    """Every table, by the name of its file."""
+    return {path.stem: Results(**read_object(path)) for path in sorted((docs / "results").glob("*.json"))}
+
+
+def save(results: Results, path: Path) -> None:
+    """Compact: one line per row."""
+    about = {name: value for name, value in asdict(results).items() if name != "rows"}
+    lines = [f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}," for name, value in about.items()]
+    rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in results.rows)
+    write_text(path, "{\n" + "\n".join(lines) + f'\n"rows": [\n{rows}\n]\n}}\n')
+
+
+def from_comparison(folder: Path) -> Results:
+    """The results of `driftvq compare` or `reproduce`."""
+    results = aggregate(load_comparison(folder))
+    comparison, sweep = results.comparison, results.comparison.sweep
+    rows: list[list[Value]] = []
+    for row in results.rows:
+        values: list[Value] = []
+        for name in results.columns:
+            found = row.values.get(name)
+            values.append(None if found is None else _rounded(found.mean, found.spread))
+        rows.append([row.method.label, *([row.point] if sweep else []), *values, len(row.done)])
+    data, config = comparison.data, comparison.config
+    facts = [f"{data['source']}, {data['train']:,} images to train on, n = {data['evaluation']}, {data['size']} px"]
+    facts += [f"{config[name]:,} {name}" for name in ("steps",) if name in config]
+    facts += [f"scale {comparison.scale}", f"seeds {', '.join(map(str, comparison.seeds))}"]
+    facts += [f"usage over {cell.usage_over}" for cell in comparison.cells[:1] if cell.usage_over]
+    columns = ["method", *([sweep.label] if sweep else []), *results.columns, "seeds"]
+    return Results(comparison.title, comparison.command, "; ".join(facts) + ".", columns, rows)
+
+
+def from_text(text: str, title: str, command: str, about: str) -> Results:
+    """The first table of a Markdown text."""
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith("|")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    if len(cells) < 3 or len({len(line) for line in cells}) != 1:
+        raise ValueError(f"the text must hold one Markdown table with rows of one length, got {len(lines)} lines of it")
+    columns = [PRINTED.get(name, name) for name in cells[0]]
+    rows = [[_parsed(cell) for cell in line] for line in cells[2:]]
+    digits = {}
+    for place, name in enumerate(columns):
+        printed = [found for line in cells[2:] for found in re.findall(r"^-?[\d,]+\.(\d+)(?= ±|$)", line[place])]
+        if printed:
+            digits[name] = max(map(len, printed)) - (2 if metric(name).percent else 0)
+    return Results(title, command, about, columns, rows, digits)
+
+
+def render(results: Results, wanted: Mapping[str, Sequence[str]] | None = None, columns: Sequence[str] = ()) -> str:
+    """A Markdown table of the rows whose columns have the wanted values."""
+    for name in (*(wanted or {}), *columns):
+        check_name("column", name, results.columns)
+    kept = [
+        row
+        for row in results.rows
+        if all(_text(row[results.columns.index(name)]) in texts for name, texts in (wanted or {}).items())
+    ]
+    if not kept:
+        raise ValueError(f"no row of {results.title!r} has {wanted}")
+    fixed = [name for name, texts in (wanted or {}).items() if len(texts) == 1]
+    places = [results.columns.index(name) for name in columns or results.columns if columns or name not in fixed]
+    places = [place for place in places if any(row[place] is not None for row in kept)]
+    headings = [_heading(results.columns[place]) for place in places]
+    body = [[_cell(results, place, row[place]) for place in places] for row in kept]
+    aligned = ["---" if any(isinstance(row[place], str) for row in kept) else "---:" for place in places]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [headings, aligned, *body]) + "\n"
+
+
+def rendered(text: str, everything: Mapping[str, Results]) -> str:
+    """A page with its tables as they should be."""
+
+    def table(found: re.Match[str]) -> str:
+        name, *options = shlex.split(found[2])
+        chosen = dict(option.split("=", 1) for option in options)
+        columns = chosen.pop("columns", "").split(",") if "columns" in chosen else []
+        results = everything[check_name("file of docs/results", name, everything)]
+        return found[1] + render(results, {key: value.split("|") for key, value in chosen.items()}, columns) + found[3]
+
+    return MARKED.sub(table, text)
+
+
+def results_page(everything: Mapping[str, Results]) -> str:
+    """docs/results.md."""
+    parts = [
+        "# Results\n\nEvery table with the command that gives it, made by `make results` from `docs/results/*.json`. "
+        "±: sample standard deviation over seeds.\n"
+    ]
+    for name, results in everything.items():
+        if results.listed:
+            parts.append(f"## {results.title}\n\n`{results.command}`\n\n{results.about}\n")
+            parts.append(f"<!-- results: {name} -->\n<!-- end -->\n")
+    return rendered("\n".join(parts), everything)
+
+
+FIGURE, FIGURE_DATA = "images/collapse.png", "collapse-grid"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000")
+
+
+def draw(results: Results, place: Path) -> None:
+    """Codes in use against the codebook size at D = 64, after 300 steps and in the end; ours are thick."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    at = {name: i for i, name in enumerate(results.columns)}
+    panels = {"usage@300": "after 300 steps", "usage": "after 2,500 steps"}
+    rows = [row for row in results.rows if row[at["D"]] == 64 and isinstance(row[at["K"]], int)]
+    methods = list(dict.fromkeys(str(row[at["method"]]) for row in rows))
+    for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
+        for number, method in enumerate(methods):
+            points = sorted((row[at["K"]], _mean(row[at[name]])) for row in rows if row[at["method"]] == method)
+            ours = "NSVQ" in method or "TransVQ" in method
+            style = {"color": COLOURS[number % len(COLOURS)], "linewidth": 2.5 if ours else 1.2, "marker": "o"}
+            axes.plot(*zip(*points, strict=True), label=method, linestyle="-" if number < 8 else "--", **style)
+        axes.set(xlabel="codebook size K", xscale="log", title=title, ylim=(0, 1.03))
+        axes.set_xticks(sizes := sorted({int(row[at["K"]]) for row in rows}), map(str, sizes))  # type: ignore[arg-type]
+        axes.minorticks_off()
+        axes.grid(alpha=0.25)
+    figure.axes[0].set_ylabel("share of the codes in use")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
+    with replacing(place) as temporary:
+        figure.savefig(temporary, format="png", dpi=100, metadata={"Data": _digest(results)})
+
+
+def outdated(docs: Path = DOCS, write: bool = False) -> list[Path]:
+    """Pages and figures that are not what the data says; they are put right if asked."""
+    everything, found = read_all(docs), []
+    pages = {path: path.read_text(encoding="utf-8") for path in sorted(docs.rglob("*.md"))}
+    pages.setdefault(docs / "results.md", "")
+    for path, text in pages.items():
+        wanted = results_page(everything) if path == docs / "results.md" else rendered(text, everything)
+        if wanted != text:
+            found.append(path)
+            if write:
+                write_text(path, wanted)
+    figure = docs / FIGURE
+    if _drawn_from(figure) != _digest(everything[FIGURE_DATA]):
+        found.append(figure)
+        if write:
+            draw(everything[FIGURE_DATA], figure)
+    return found
+
+
+def _digest(results: Results) -> str:
+    return hashlib.sha256(json.dumps([results.columns, results.rows]).encode()).hexdigest()
+
+
+def _drawn_from(figure: Path) -> str | None:
+    """The data that a figure says it was drawn from."""
+    if not figure.is_file():
+        return None
+    with Image.open(figure) as image:
+        return str(image.info.get("Data"))
+
+
+def _heading(name: str) -> str:
+    known = metric(name)
+    return f"{known.heading}{ARROWS[known.better]}" if name.partition("@")[0] in METRICS else name
+
+
+def _cell(results: Results, place: int, value: Value) -> str:
+    name = results.columns[place]
+    if value is None or isinstance(value, str):
+        return _text(value)
+    if name.partition("@")[0] not in METRICS:
+        digits = results.digits.get(name, 0)
+        parts = value if isinstance(value, list) else [value]
+        return " ± ".join(f"{part:,.{digits}f}" if part >= 10_000 else f"{part:.{digits}f}" for part in parts)
+    means = [_mean(row[place]) for row in results.rows if not isinstance(row[place], str) and row[place] is not None]
+    digits = results.digits.get(name, decimals(name, means))
+    if isinstance(value, list):
+        return f"{written(name, value[0], digits)} ± {written_spread(name, value[1], digits)}"
+    return written(name, value, digits)
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, list):
+        return f"{value[0]:g} ± {value[1]:g}"
+    return "" if value is None else str(value)
+
+
+def _mean(value: Any) -> float:
+    return float(value[0] if isinstance(value, list) else value)
+
+
+def _rounded(mean: float, spread: float | None) -> Value:
+    return float(f"{mean:.6g}") if spread is None else [float(f"{mean:.6g}"), float(f"{spread:.3g}")]
+
+
+def _parsed(text: str) -> Value:
+    """A number, mean and spread, or the text as it is."""
+    spread = SPREAD.fullmatch(text)
+    if spread:
+        return [float(part.replace(",", "")) for part in spread.groups()]
+    try:
+        return int(text.replace(",", ""))
+    except ValueError:
+        pass
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return text or None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if something is out of date")
+    commands = parser.add_subparsers(dest="command_name")
+    add = commands.add_parser("add", help="take over a comparison")
+    take = commands.add_parser("take", help="take over a table from standard input")
+    for one in (add, take):
+        one.add_argument("name", help="of the file in docs/results")
+        one.add_argument("--title")
+        one.add_argument("--about", help="what a reader must know: data, n, seeds, scale")
+    add.add_argument("folder", type=Path, help="of the comparison")
+    take.add_argument("--command", required=True, help="that printed it")
+    args = parser.parse_args()
+    if args.command_name is not None:
+        taking = args.command_name == "take"
+        new = from_text(sys.stdin.read(), args.name, args.command, "") if taking else from_comparison(args.folder)
+        changes = {name: getattr(args, name) for name in ("title", "about") if getattr(args, name) is not None}
+        save(Results(**{**asdict(new), **changes}), DOCS / "results" / f"{args.name}.json")
+    found = outdated(write=not args.check)
+    print("\n".join(str(path.relative_to(DOCS.parent)) for path in found) or "everything is up to date")
+    if args.check and found:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
