@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from driftvq.toys.figures import animate, draw_curves, draw_method, label
-from driftvq.toys.run import run_demos
+from driftvq.toys.trajectories import run_demos
 
 
 @pytest.fixture(scope="module")

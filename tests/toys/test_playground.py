@@ -13,7 +13,7 @@ from driftvq.toys import playground
 from driftvq.toys.clouds import DEMOS, make_cloud
 from driftvq.toys.playground import SIMULATION, script, write_playground
 from driftvq.toys.rules import PAPER_METHODS, TransVQToyLearner, make_learner, squared_distances
-from driftvq.toys.run import kmeans_optimum, measure
+from driftvq.toys.trajectories import kmeans_optimum, measure
 
 EPOCHS = 3
 BATCH_SIZE = 64

@@ -50,12 +50,12 @@ def run(args: argparse.Namespace) -> None:
 
     methods = [check_name("method", method, METHODS) for method in args.method or PAPER_METHODS]
     if args.table:
-        from driftvq.toys.run import format_table, toy_table
+        from driftvq.toys.trajectories import format_table, toy_table
 
         sys.stdout.write(format_table(toy_table(args.seeds, methods, demos, say)) + "\n")
         return
     try:
-        from driftvq.toys.gallery import draw_gallery
+        from driftvq.toys.figures import draw_gallery
     except ImportError as error:
         raise ValueError(f"figures need the extra packages of driftvq[toys]: {error}") from error
     draw_gallery(demos, methods, args.seed, args.out, say)

@@ -1,6 +1,7 @@
 """Pictures of the toy demos: the paper's figures, animations, and curves over time."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from driftvq.toys.rules import winners
-from driftvq.toys.run import Trajectory, kmeans_optimum
+from driftvq.toys.trajectories import Trajectory, kmeans_optimum, run_demos
 
 Array = NDArray[np.float64]
 
@@ -32,6 +33,43 @@ FRAME_MS, LAST_FRAME_MS = 160, 1500
 def label(method: str) -> str:
     """The name of a method in a figure."""
     return LABELS.get(method, f"{method} (library defaults)")
+
+
+def draw_gallery(
+    demos: Sequence[str], methods: Sequence[str], seed: int, out: Path, progress: Callable[[str], None]
+) -> list[Path]:
+    """A figure per method, a GIF per demo and the curves; returns the files.
+
+    The GIFs show the first method beside the second; with one method there are none.
+
+    Args:
+        demos, methods: names.
+        seed: of the clouds.
+        out: folder, made if missing.
+        progress: told what was done.
+    """
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"{out} is not a folder")
+    out.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+
+    def tell(what: str) -> None:
+        progress(f"{time.perf_counter() - started:5.1f} s  {what}")
+
+    results = {}
+    for method in methods:
+        results[method] = run_demos([(demo, seed) for demo in demos], method)
+        tell(f"ran {method}")
+    files = [draw_method(of_method, out / f"{method}.png") for method, of_method in results.items()]
+    everything = [trajectory for of_method in results.values() for trajectory in of_method]
+    files.append(draw_curves(everything, out / "curves.png"))
+    tell("drew the figures")
+    if len(methods) > 1:
+        pairs = zip(results[methods[0]], results[methods[1]], strict=True)
+        files += [animate(left, right, out / f"{left.demo}.gif") for left, right in pairs]
+        tell("drew the animations")
+    progress("\n".join(map(str, files)))
+    return files
 
 
 def draw_method(trajectories: Sequence[Trajectory], path: Path) -> Path:

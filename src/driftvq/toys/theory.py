@@ -20,7 +20,7 @@ from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.toys.clouds import POINTS, make_cloud
 from driftvq.toys.ntk import LARGE_STEP, SMALL_STEP, encoder_drift
 from driftvq.toys.rules import winners
-from driftvq.toys.run import kmeans_optimum, measure, run_demos
+from driftvq.toys.trajectories import kmeans_optimum, measure, run_demos
 
 Array = NDArray[np.float64]
 StepSize = Callable[[int], float]

@@ -4,7 +4,7 @@ import torch
 
 from driftvq.toys import rules
 from driftvq.toys.clouds import make_cloud
-from driftvq.toys.run import Row, format_table, kmeans_optimum, measure, run_demo, run_demos, toy_table
+from driftvq.toys.trajectories import Row, format_table, kmeans_optimum, measure, run_demo, run_demos, toy_table
 
 
 @pytest.fixture(scope="module")
