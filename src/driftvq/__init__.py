@@ -37,7 +37,9 @@ if TYPE_CHECKING:
         make_quantizer,
         register,
     )
-    from driftvq.quantizers.interop import as_taming, from_taming, from_vector_quantize_pytorch
+    from driftvq.quantizers.adapters import as_llamagen, as_open_magvit2, as_simvq, as_taming
+    from driftvq.quantizers.codec_adapters import as_dac, as_encodec, as_mimi
+    from driftvq.quantizers.interop import from_taming, from_vector_quantize_pytorch
 
 __version__ = "0.1.0"
 
@@ -71,6 +73,12 @@ __all__ = [
     "TransVQ",
     "TransVQPaper",
     "TransVQPublished",
+    "as_dac",
+    "as_encodec",
+    "as_llamagen",
+    "as_mimi",
+    "as_open_magvit2",
+    "as_simvq",
     "as_taming",
     "from_taming",
     "from_vector_quantize_pytorch",
@@ -80,7 +88,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    **dict.fromkeys(("as_taming", "from_taming", "from_vector_quantize_pytorch"), "driftvq.quantizers.interop"),
+    **dict.fromkeys(("as_llamagen", "as_open_magvit2", "as_simvq", "as_taming"), "driftvq.quantizers.adapters"),
+    **dict.fromkeys(("as_dac", "as_encodec", "as_mimi"), "driftvq.quantizers.codec_adapters"),
+    **dict.fromkeys(("from_taming", "from_vector_quantize_pytorch"), "driftvq.quantizers.interop"),
     **dict.fromkeys(("VQVAE", "ModelConfig"), "driftvq.models"),
 }
 """Where the names live that are not in ``driftvq.quantizers``."""

@@ -403,7 +403,7 @@ def test_names_are_imported_on_first_use():
         "driftvq.VQ\n"
         "assert 'driftvq.quantizers.interop' not in sys.modules\n"
         "for name in driftvq.__all__: getattr(driftvq, name)\n"
-        "assert driftvq.as_taming.__module__ == 'driftvq.quantizers.interop'\n"
+        "assert driftvq.from_taming.__module__ == 'driftvq.quantizers.interop'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'from_tamming'"):

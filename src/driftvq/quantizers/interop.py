@@ -1,89 +1,17 @@
-"""Adapters: driftvq's quantizers where taming's are expected, and other libraries' weights as driftvq's quantizers."""
+"""Other libraries' weights as driftvq's quantizers."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from driftvq.functional import count_codes, perplexity
 from driftvq.quantizers import EMAVQ, VQ, FactorizedVQ, Quantizer, SimVQ
 from driftvq.quantizers.codebook import CodebookOptions
 
 PROJECTION_KEYS = ("project_in.weight", "project_in.bias", "project_out.weight", "project_out.bias")
 
 Loaded = TypeVar("Loaded", bound=Quantizer)
-
-
-class TamingQuantizer(nn.Module):
-    """A quantizer behind the call of taming, latent-diffusion and diffusers; made by :func:`as_taming`.
-
-    ``z_q, loss, (perplexity, one_hot, indices) = q(z)`` with ``one_hot`` always None, as in their newer versions.
-
-    Attributes:
-        vq: the quantizer itself.
-        n_e: number of codes.
-        e_dim: channels of the latents; diffusers' name for it is ``vq_embed_dim``.
-        beta: the quantizer's commitment weight, 0 where it has none.
-    """
-
-    vq: Quantizer
-
-    def __init__(self, vq: Quantizer) -> None:
-        super().__init__()
-        if not vq.channel_first:
-            raise ValueError(f"taming's latents are b c h w: {type(vq).__name__} needs channel_first=True, got False")
-        if vq.indices_per_position:
-            raise ValueError(f"taming has one index per position, {type(vq).__name__} gives {vq.indices_per_position}")
-        self.vq = vq
-        self.n_e = vq.codebook_size
-        self.e_dim = self.vq_embed_dim = vq.dim
-
-    @property
-    def beta(self) -> float:
-        """The quantizer's commitment weight."""
-        return float(getattr(self.vq, "commitment_weight", 0.0))
-
-    def forward(self, z: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, None, Tensor]]:
-        """Latents ``b c h w`` to quantised latents, loss, and (perplexity of the batch, None, flat int64 indices)."""
-        if z.ndim != 4:
-            raise ValueError(f"latents must be b c h w, got shape {tuple(z.shape)}")
-        z_q, indices, loss = self.vq(z)
-        used = perplexity(count_codes(indices, self.n_e)).to(loss.dtype)
-        return z_q, loss, (used, None, indices.flatten())
-
-    def get_codebook_entry(self, indices: Tensor, shape: tuple[int, int, int, int] | None = None) -> Tensor:
-        """Codes of indices.
-
-        Args:
-            indices: integers of any shape.
-            shape: ``(b, h, w, c)`` of the latents they belong to.
-
-        Returns:
-            ``b c h w``, or without a shape the indices' own shape and a last dimension c.
-        """
-        codes_nc = self.vq.indices_to_codes(indices.flatten())
-        if shape is None:
-            return codes_nc.reshape(*indices.shape, self.e_dim)
-        if len(shape) != 4 or shape[3] != self.e_dim:
-            raise ValueError(f"shape must be (b, h, w, c) with c = {self.e_dim}, got {tuple(shape)}")
-        return codes_nc.reshape(shape).movedim(-1, 1).contiguous()
-
-
-def as_taming(vq: Quantizer) -> TamingQuantizer:
-    """A quantizer for models that expect taming's; a diffusers ``VQModel`` takes it as its ``quantize``.
-
-    >>> q = as_taming(VQ(dim=4, codebook_size=16, channel_first=True))
-    >>> z_q, loss, (perplexity, one_hot, indices) = q(torch.randn(2, 4, 8, 8))
-    >>> indices.shape, q.get_codebook_entry(indices, (2, 8, 8, 4)).shape
-    (torch.Size([128]), torch.Size([2, 4, 8, 8]))
-
-    Args:
-        vq: has ``channel_first=True`` and one index per position.
-
-    Their β stands on the codebook's term unless ``legacy=False``; here it stands on the encoder's.
-    """
-    return TamingQuantizer(vq)
 
 
 def from_taming(state_dict: Mapping[str, Tensor], prefix: str | None = None, **options: Unpack[CodebookOptions]) -> VQ:

@@ -49,7 +49,7 @@ class KMeansStart(nn.Module):
         self.done = done
         """Mirrors ``finished`` in Python, where a compiled graph can branch on it."""
         self.register_buffer("finished", torch.tensor(done))
-        self.pending = torch.zeros(0, dim)
+        self.pending = torch.zeros(0, dim, device="cpu")  # no loader would bring it to life if it were on no device
         self._enter()
 
     def _enter(self) -> None:

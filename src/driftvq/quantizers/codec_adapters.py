@@ -1,0 +1,255 @@
+"""Residual quantizers behind the calls of audio codecs: EnCodec, DAC and Mimi in transformers, and descript's DAC.
+
+Shapes: b batch, c channels, t frames, q levels.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from driftvq.functional import nearest
+from driftvq.quantizers.base import Quantizer
+from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.residual_vq import ResidualVQ
+
+
+class Passed(NamedTuple):
+    """What an encoding gave: codes ``b q t``, quantised latents ``b c t`` and the loss."""
+
+    codes: Tensor
+    quantized: Tensor
+    loss: Tensor
+
+
+class Passage:
+    """What training encoded since it last decoded; a copy starts empty, since graphs cannot be copied."""
+
+    def __init__(self) -> None:
+        self.encoded: list[Passed] = []
+        self.decoding = False
+
+    def put(self, passed: Passed) -> None:
+        """An encoding; the first after a decoding begins anew."""
+        if self.decoding:
+            self.encoded, self.decoding = [], False
+        self.encoded.append(passed)
+
+    def find(self, codes_bqt: Tensor) -> Tensor | None:
+        """The quantised latents, with their gradient, that gave these codes."""
+        self.decoding = True
+        for codes, quantized, _ in self.encoded:
+            if codes.shape == codes_bqt.shape and (
+                codes.data_ptr() == codes_bqt.data_ptr() or torch.equal(codes, codes_bqt)
+            ):
+                return quantized
+        return None
+
+    def __reduce__(self) -> tuple[type["Passage"], tuple[()]]:
+        return Passage, ()
+
+
+class CodecAdapter(nn.Module):
+    """Base of adapters to models that pass nothing but codes from ``encode`` to ``decode``.
+
+    There is no gradient in codes. So in training ``decode`` recognises what was encoded and goes on with the quantised
+    latents themselves, through which the decoder's gradient reaches the encoder.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passage = Passage()
+
+    @property
+    def loss(self) -> Tensor:
+        """The quantizers' loss of what was encoded last in training, weighted; to be added to the model's."""
+        losses = [passed.loss for passed in self._passage.encoded]
+        if not losses:
+            raise ValueError("there is no loss: nothing was encoded in training")
+        return torch.stack(losses).mean()
+
+    def _encoded(self, codes_bqt: Tensor, quantized: Tensor, loss: Tensor) -> Tensor:
+        """The codes ``q b t``; in training what belongs to them is kept."""
+        if self.training:
+            self._passage.put(Passed(codes_bqt, quantized, loss))
+        return codes_bqt.transpose(0, 1)
+
+
+class EncodecQuantizer(CodecAdapter):
+    """A residual quantizer behind the call of transformers' EnCodec; made by :func:`as_encodec`."""
+
+    def __init__(self, vq: ResidualVQ, frame_rate: float) -> None:
+        super().__init__()
+        self.vq, self.frame_rate = _checked(vq, "EnCodec"), frame_rate
+        self.codebook_size, self.num_quantizers = vq.codebook_size, vq.indices_per_position
+
+    def get_num_quantizers_for_bandwidth(self, bandwidth: float | None = None) -> int:
+        """Levels that a bandwidth in kbit/s pays for, at least one; all without a bandwidth."""
+        if bandwidth is None or bandwidth <= 0:
+            return self.num_quantizers
+        return max(1, math.floor(bandwidth * 1000 / (math.log2(self.codebook_size) * self.frame_rate)))
+
+    def encode(self, embeddings: Tensor, bandwidth: float | None = None) -> Tensor:
+        """Latents ``b c t`` to codes ``q b t``."""
+        levels = self.get_num_quantizers_for_bandwidth(bandwidth)
+        if levels > self.num_quantizers:
+            raise ValueError(f"{bandwidth} kbit/s needs {levels} levels, the quantizer has {self.num_quantizers}")
+        quantized, indices, loss = self.vq(embeddings, levels=levels)
+        return self._encoded(indices.movedim(-1, 1), quantized, loss)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes ``q b t``, of any number of levels, to quantised latents ``b c t``."""
+        codes_bqt = codes.transpose(0, 1)
+        known = self._passage.find(codes_bqt) if self.training else None
+        return self.vq.indices_to_codes(codes_bqt.movedim(1, -1)) if known is None else known
+
+
+def as_encodec(vq: ResidualVQ, frame_rate: float) -> EncodecQuantizer:
+    """A quantizer for transformers' ``EncodecModel``.
+
+    ``model.quantizer = as_encodec(vq, model.config.frame_rate)``; in training add ``model.quantizer.loss``.
+
+    Args:
+        vq: has ``channel_first=True``.
+        frame_rate: latents per second.
+    """
+    return EncodecQuantizer(vq, frame_rate)
+
+
+class MimiQuantizer(CodecAdapter):
+    """Two residual quantizers behind the call of transformers' Mimi; made by :func:`as_mimi`."""
+
+    def __init__(self, semantic: ResidualVQ, acoustic: ResidualVQ) -> None:
+        super().__init__()
+        self.semantic, self.acoustic = _checked(semantic, "Mimi"), _checked(acoustic, "Mimi")
+        if semantic.codebook_size != acoustic.codebook_size:
+            sizes = f"{semantic.codebook_size} and {acoustic.codebook_size}"
+            raise ValueError(f"Mimi's quantizers have one codebook_size, got {sizes}")
+        self.codebook_size = semantic.codebook_size
+        self.num_semantic_quantizers = semantic.indices_per_position
+        self.num_acoustic_quantizers = acoustic.indices_per_position
+        self.max_num_quantizers = self.num_semantic_quantizers + self.num_acoustic_quantizers
+
+    def encode(self, embeddings: Tensor, num_quantizers: int | None = None) -> Tensor:
+        """Latents ``b c t`` to codes ``q b t``, the semantic levels first."""
+        first, most = self.num_semantic_quantizers, self.max_num_quantizers
+        levels = most if num_quantizers is None else int(num_quantizers)
+        if not first <= levels <= most:
+            raise ValueError(f"num_quantizers must lie between {first} and {most}, got {num_quantizers}")
+        quantized, indices, loss = self.semantic(embeddings)
+        if levels > first:
+            more, others, other_loss = self.acoustic(embeddings, levels=levels - first)
+            quantized, indices, loss = quantized + more, torch.cat([indices, others], dim=-1), loss + other_loss
+        return self._encoded(indices.movedim(-1, 1), quantized, loss)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes ``b q t`` to quantised latents ``b c t``."""
+        known = self._passage.find(codes) if self.training else None
+        if known is not None:
+            return known
+        indices, first = codes.movedim(1, -1), self.num_semantic_quantizers
+        quantized = self.semantic.indices_to_codes(indices[..., :first])
+        if indices.shape[-1] > first:
+            quantized = quantized + self.acoustic.indices_to_codes(indices[..., first:])
+        return quantized
+
+
+def as_mimi(semantic: ResidualVQ, acoustic: ResidualVQ) -> MimiQuantizer:
+    """Quantizers for transformers' ``MimiModel``.
+
+    Both see the same latents and their outputs add up. Training as with :func:`as_encodec`.
+
+    Args:
+        semantic: the first levels, one in Mimi; has ``channel_first=True``.
+        acoustic: the others.
+    """
+    return MimiQuantizer(semantic, acoustic)
+
+
+class DacQuantizer(nn.Module):
+    """A residual quantizer behind the call of DAC, transformers' and descript's; made by :func:`as_dac`.
+
+    ``z_q, codes, latents, commitment_loss, codebook_loss = q(z, n_quantizers)``
+
+    Attributes:
+        vq: the quantizer itself.
+        n_codebooks: levels.
+        codebook_dim: dimensions of each level's codes.
+    """
+
+    def __init__(self, vq: ResidualVQ) -> None:
+        super().__init__()
+        self.vq = _checked(vq, "DAC")
+        self.codebook_size, self.n_codebooks = vq.codebook_size, vq.indices_per_position
+        self.codebook_dim = [self._level(level).codebook_dim for level in range(self.n_codebooks)]
+
+    def _level(self, level: int) -> Quantizer:
+        return self.vq.part(level)
+
+    def forward(
+        self, hidden_state: Tensor, n_quantizers: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Quantise latents ``b c t``.
+
+        Args:
+            hidden_state: the latents.
+            n_quantizers: levels to use, in training too, where theirs would ignore it; None: all.
+
+        Returns:
+            Quantised latents ``b c t``, codes ``b q t``, projected latents ``b (q·d) t``, and two scalars without a
+            weight, which the model gives: the commitment, and whatever else trains the codebooks.
+        """
+        details = self.vq.details(hidden_state, levels=n_quantizers)
+        latents = torch.cat([part.latents for part in details.parts], dim=-1).movedim(-1, 1)
+        weight = float(getattr(self._level(0), "commitment_weight", 0.0))
+        others = details.loss - weight * details.terms.commitment
+        return details.quantized, details.indices.movedim(-1, 1), latents, details.terms.commitment, others
+
+    def from_codes(self, audio_codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes ``b q t`` of the first levels to quantised latents, each level's codes ``b (q·d) t``, and the codes."""
+        indices = audio_codes.movedim(1, -1)
+        quantized = self.vq.indices_to_codes(indices)
+        each = [self._level(i).get_codes_from_indices(own) for i, own in enumerate(indices.unbind(dim=-1))]
+        return quantized, torch.cat(each, dim=-1).movedim(-1, 1), audio_codes
+
+    def from_latents(self, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Projected latents ``b (q·d) t`` of the first levels to what :meth:`from_codes` gives for their codes."""
+        levels, missing = 0, latents.shape[1]
+        while missing > 0 and levels < self.n_codebooks:
+            missing -= self.codebook_dim[levels]
+            levels += 1
+        if missing != 0 or levels == 0:
+            raise ValueError(
+                f"latents must have the channels of whole levels, {self.codebook_dim}, got {latents.shape[1]}"
+            )
+        chunks = latents.movedim(1, -1).split(self.codebook_dim[:levels], dim=-1)
+        return self.from_codes(torch.stack([self._nearest(i, chunk) for i, chunk in enumerate(chunks)], dim=1))
+
+    def _nearest(self, level: int, z: Tensor) -> Tensor:
+        quantizer = self._level(level)
+        if not isinstance(quantizer, CodebookQuantizer):
+            raise ValueError(f"{type(quantizer).__name__} has no codebook in which to find the nearest code")
+        z_nd = quantizer._to_code_space(z.flatten(end_dim=-2))
+        return nearest(z_nd, quantizer.codebook, quantizer.metric).reshape(z.shape[:-1])
+
+
+def as_dac(vq: ResidualVQ) -> DacQuantizer:
+    """A quantizer for transformers' ``DacModel`` and descript's ``DAC``.
+
+    The model weights the two losses, so the quantizer's β does not count.
+
+    Args:
+        vq: has ``channel_first=True``; with ``codebook_dim`` each level has its projections, as in DAC.
+    """
+    return DacQuantizer(vq)
+
+
+def _checked(vq: Any, package: str) -> ResidualVQ:
+    if not isinstance(vq, ResidualVQ):
+        raise ValueError(f"{package} needs a ResidualVQ, got {type(vq).__name__}")
+    if not vq.channel_first:
+        raise ValueError(f"{package}'s latents are b c t: ResidualVQ needs channel_first=True, got False")
+    if vq.part(0).indices_per_position:
+        raise ValueError(f"{package} has one code per level, {type(vq.part(0)).__name__} gives several")
+    return vq
