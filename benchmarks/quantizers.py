@@ -70,6 +70,14 @@ MODULES: dict[str, Callable[[Shape], nn.Module]] = {
     "TransVQ, attention": _ours("trans_vq", **START),
     "TransVQPaper": _ours("trans_vq_paper", **START),
     "TransVQPublished": _ours("trans_vq_published"),
+    "WassersteinVQ": _ours("wasserstein_vq"),
+    "CVQ": _ours("cvq"),
+    "BridgeVQ": _ours("bridge_vq"),
+    "IBQ": _ours("ibq"),
+    "OptVQ": _ours("opt_vq"),
+    "DiVeQ": _ours("diveq", **START),
+    "SFDiVeQ": _ours("sf_diveq", **START),
+    "NSVQSequel": _ours("ns_vq_sequel", **START),
 }
 BARS = {
     "EMAVQ": ("peer EMA", 0.20, 1 / 15),
@@ -80,8 +88,17 @@ BARS = {
     "NSVQPublished": ("peer EMA", 0.25, 1 / 15),
     "TransVQ, MLP": ("SimVQ", 1.6, None),
     "TransVQ, attention": ("SimVQ", 2.5, None),
+    **dict.fromkeys(("WassersteinVQ", "CVQ", "BridgeVQ", "IBQ", "OptVQ"), ("peer EMA", 1.0, 1 / 5)),
 }
-OVER_EMAVQ = {"NSVQ": 1.2, "TransVQ, MLP": 1.6}
+OVER_EMAVQ = {
+    "NSVQ": 1.2,
+    "TransVQ, MLP": 1.6,
+    "WassersteinVQ": 2,
+    "CVQ": 2,
+    "BridgeVQ": 2,
+    "IBQ": 4,
+    "OptVQ": 4,
+}
 """How many times the time of EMAVQ a step may take."""
 LARGE = ("NSVQ", "EMAVQ", "TransVQ, MLP")
 

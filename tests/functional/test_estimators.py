@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from driftvq.functional import (
     KERNELS,
     blocks,
+    directional,
     kernels,
     modified_straight_through,
     nearest,
@@ -188,3 +189,31 @@ def test_spread_gradient_keeps_nothing_of_latents_times_codes():
 
     assert largest_allocation(forward_and_backward) <= blocks.CPU_BLOCK_ELEMENTS * 4 < n * k * 4 / 4
     assert codebook.grad.abs().sum() > 0
+
+
+def test_a_directional_step_has_the_length_of_the_error_and_is_turned_by_the_noise() -> None:
+    torch.manual_seed(0)
+    z, codes, noise = (torch.randn(50, 4, dtype=torch.float64) for _ in range(3))
+    turned = codes - z + noise
+    expected = z + (codes - z).norm(dim=1, keepdim=True) * turned / turned.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(directional(z, codes, noise), expected)
+    torch.testing.assert_close(directional(z, codes, torch.zeros_like(z)), codes)
+
+
+def test_gradient_of_a_directional_step_is_that_of_its_length_alone() -> None:
+    torch.manual_seed(0)
+    z, codes, wanted = (torch.randn(20, 3, dtype=torch.float64) for _ in range(3))
+    z.requires_grad_()
+    codes.requires_grad_()
+    directional(z, codes, torch.zeros(20, 3, dtype=torch.float64)).backward(wanted)
+    unit = ((codes - z) / (codes - z).norm(dim=1, keepdim=True)).detach()
+    along = (wanted * unit).sum(dim=1, keepdim=True) * unit
+    torch.testing.assert_close(codes.grad, along)
+    torch.testing.assert_close(z.grad, wanted - along)
+
+
+def test_gradient_of_a_directional_step_is_finite_where_a_latent_is_a_code() -> None:
+    z = torch.zeros(1, 3, requires_grad=True)
+    directional(z, torch.zeros(1, 3), torch.zeros(1, 3)).sum().backward()
+    assert z.grad is not None
+    assert z.grad.isfinite().all()

@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import softmax
 from scipy.stats import chisquare, entropy
 
-from driftvq.functional import blocks, gumbel_softmax, soft_usage
+from driftvq.functional import blocks, gumbel_softmax, index_softmax, soft_usage
 from tests.memory import largest_allocation
 
 
@@ -182,3 +183,32 @@ def test_nothing_of_latents_times_codes_is_allocated(monkeypatch, name):
             soft_usage(z, weight, bias, torch.full((n,), 1 / n))[1].backward()
 
     assert largest_allocation(forward_and_backward) < n * k * 4 / 16
+
+
+def index_softmax_by_autograd(z: torch.Tensor, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The definition with all of N × K in memory: the output, and the assignment p."""
+    p = (z @ codes.t()).softmax(dim=1)
+    hard = F.one_hot(p.argmax(dim=1), len(codes)).to(p.dtype)
+    return (hard + p - p.detach()) @ codes, p
+
+
+def test_output_and_gradients_of_index_softmax_are_those_of_the_definition() -> None:
+    torch.manual_seed(0)
+    share = torch.rand(300, dtype=torch.float64)
+    wanted = torch.randn(300, 5, dtype=torch.float64)
+    grads = []
+    for way in ("blocks", "definition"):
+        torch.manual_seed(1)
+        z = torch.randn(300, 5, dtype=torch.float64, requires_grad=True)
+        codes = torch.randn(40, 5, dtype=torch.float64, requires_grad=True)
+        if way == "blocks":
+            indices, output, mean, entropy = index_softmax(z, codes, share)
+            assert torch.equal(indices, (z @ codes.t()).argmax(dim=1))
+        else:
+            output, p = index_softmax_by_autograd(z, codes)
+            mean, entropy = share @ p, (share * torch.special.entr(p).sum(dim=1)).sum()
+        loss = (output - wanted).square().sum() + 3 * (mean * torch.arange(40)).sum() + 2 * entropy
+        loss.backward()
+        grads.append((loss.detach(), z.grad, codes.grad))
+    for found, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(found, expected)

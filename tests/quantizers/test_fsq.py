@@ -58,3 +58,18 @@ def test_default_levels_multiply_to_the_codebook_size(size: int) -> None:
 def test_refuses_bad_sizes(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FSQ(dim=4, **options)
+
+
+def test_ifsq_fills_the_levels_equally() -> None:
+    """Its bound is the sigmoid of its paper; unit Gaussian latents reach every level about as often."""
+    torch.manual_seed(0)
+    z = torch.randn(100_000, 1, dtype=torch.float64)
+    spread = {}
+    for slope in (1.0, 0.8):
+        vq = FSQ(dim=1, levels=(9,), slope=slope).double()
+        indices = vq(z).indices
+        spread[slope] = indices.bincount(minlength=9)[1:-1].double().std()
+        if slope == 0.8:
+            bounded = (2 * torch.sigmoid(1.6 * z[:, 0]) - 1) * 4 * 1.001
+            assert torch.equal(indices, bounded.round().to(torch.int64) + 4)
+    assert spread[0.8] < spread[1.0] / 2

@@ -18,6 +18,7 @@ CASES: dict[str, dict[str, Any]] = {
         "workers": 1,
     },
     "trans_vq, a worker": {"quantizer": "trans_vq", "workers": 1},
+    "killed while the encoder rests": {"quantizer": "sim_vq", "settle": 0.8, "adversarial_weight": 0.5},
     "k-means start in the first steps": {
         "quantizer": "ema_vq",
         "quantizer_options": ["kmeans_init=true"],
@@ -31,6 +32,8 @@ MORE_CASES: dict[str, dict[str, Any]] = {
     "trans_vq": {"quantizer": "trans_vq"},
     "vq with restarts": {"quantizer": "vq", "quantizer_options": ["kmeans_init=true", "restart_after=3"]},
     "gumbel_vq, which draws random numbers": {"quantizer": "gumbel_vq"},
+    "killed before the encoder rests": {"settle": 0.4},
+    "averages, killed while the encoder rests": {"settle": 0.8, "weight_ema": 0.9, "quantizer": "bridge_vq"},
     "averaged weights, clipped gradients": {"weight_ema": 0.9, "clip": 0.5, "checkpoint_every": 5},
     "adversary": {"adversarial_weight": 0.5, "adversarial_start": 6},
     "accumulation": {"accumulate": 2, "monitor": "loss"},

@@ -1,7 +1,13 @@
 """Pure tensor functions: no module, no state, no logging."""
 
 from driftvq.functional.drift import Drift, DriftMoments, drift_moments, fit_drift
-from driftvq.functional.estimators import modified_straight_through, rotate, spread_gradient, straight_through
+from driftvq.functional.estimators import (
+    directional,
+    modified_straight_through,
+    rotate,
+    spread_gradient,
+    straight_through,
+)
 from driftvq.functional.field import field_agreement, field_moments, fit_field
 from driftvq.functional.kernels import KERNELS, Kernel, kernel_transfer
 from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
@@ -9,7 +15,17 @@ from driftvq.functional.losses import kernel_codebook_loss, masked_mse, orthogon
 from driftvq.functional.sampling import seeded_gumbel
 from driftvq.functional.scoring import METRICS, Metric
 from driftvq.functional.search import WAYS, Way, highest_logit, nearest
-from driftvq.functional.soft import gumbel_softmax, soft_usage
+from driftvq.functional.soft import gumbel_softmax, index_softmax, soft_usage
+from driftvq.functional.transport import (
+    Gaussian,
+    distance_spread,
+    gaussian,
+    gaussian_transport,
+    mean_assignment,
+    moments,
+    square_moments,
+    wasserstein_loss,
+)
 from driftvq.functional.usage import count_codes, dead_codes, perplexity, usage
 
 __all__ = [
@@ -18,25 +34,33 @@ __all__ = [
     "WAYS",
     "Drift",
     "DriftMoments",
+    "Gaussian",
     "KMeansResult",
     "Kernel",
     "Metric",
     "Way",
     "count_codes",
     "dead_codes",
+    "directional",
+    "distance_spread",
     "drift_moments",
     "field_agreement",
     "field_moments",
     "fit_drift",
     "fit_field",
+    "gaussian",
+    "gaussian_transport",
     "gumbel_softmax",
     "highest_logit",
+    "index_softmax",
     "kernel_codebook_loss",
     "kernel_transfer",
     "kmeans",
     "kmeans_plus_plus",
     "masked_mse",
+    "mean_assignment",
     "modified_straight_through",
+    "moments",
     "nearest",
     "orthogonal_loss",
     "perplexity",
@@ -44,6 +68,8 @@ __all__ = [
     "seeded_gumbel",
     "soft_usage",
     "spread_gradient",
+    "square_moments",
     "straight_through",
     "usage",
+    "wasserstein_loss",
 ]

@@ -1,6 +1,6 @@
 """Gradient estimators: ways to pass the decoder's gradient through the choice of a code.
 
-Every estimator returns exactly the selected codes; they differ in the gradient alone.
+Every estimator returns exactly the selected codes, but for :func:`directional`; they differ in the gradient alone.
 
 Shape suffixes: n latents, k codes, d dimensions.
 """
@@ -48,6 +48,18 @@ def rotate(z_nd: Tensor, codes_nd: Tensor, eps: float = 1e-6) -> Tensor:
     )
     rotated: Tensor = c + turned * (c_norm / z_norm)
     return rotated
+
+
+def directional(z_nd: Tensor, codes_nd: Tensor, noise_nd: Tensor) -> Tensor:
+    """``z + |c - z| · sg(v/|v|)`` with ``v = c - z + noise`` (DiVeQ): a step towards the code, of the right length.
+
+    Differentiable in the latent and in the code, through the length. Without noise the value is the code up to
+    rounding; with noise it lies on the sphere about z that goes through the code.
+    """
+    away_nd = codes_nd - z_nd
+    tiny = torch.finfo(z_nd.dtype).tiny
+    direction_nd = F.normalize(away_nd.detach() + noise_nd, dim=1, eps=tiny**0.5)
+    return z_nd + away_nd.square().sum(dim=1, keepdim=True).clamp(min=tiny).sqrt() * direction_nd
 
 
 def spread_gradient(z_nd: Tensor, codebook_kd: Tensor, kernel: Kernel, bandwidth: Tensor, gain: float = 1.0) -> Tensor:

@@ -164,6 +164,94 @@ def _(
     return _zeros(z_nd, weight_kd, bias_k)
 
 
+def index_softmax(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The code of the highest ``z·c_k``, with the gradient of the soft choice among all of them.
+
+    ``y_i = Σ_k (onehot_ik + p_ik - sg p_ik) c_k`` with ``p_i = softmax_k(z_i·c_k)``: the selected code receives the
+    gradient, and through p all latents and codes do.
+
+    Args:
+        z_nd: latents ``(n, d)``.
+        codebook_kd: codes ``(k, d)``.
+        share_n: each latent's share in the means, e.g. ``1/n`` for all; ``(n,)``, not differentiated.
+
+    Returns:
+        Indices ``(n,)``, codes y ``(n, d)``, and from the same pass what :func:`soft_usage` gives: ``Σ_i share_i p_i``,
+        ``(k,)``, and ``Σ_i share_i H(p_i)``.
+    """
+    indices_n, codes_nd, mean_k, entropy = _index_op(z_nd.contiguous(), codebook_kd.contiguous(), share_n)
+    return indices_n, codes_nd, mean_k, entropy
+
+
+@torch.library.custom_op("driftvq::index_softmax", mutates_args=())
+def _index_op(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
+    mean_k, entropy = codebook_kd.new_zeros(len(codebook_kd)), z_nd.new_zeros(())
+    for rows in row_blocks(len(z_nd), len(codebook_kd), z_nd.device):
+        logits_bk = z_nd[rows] @ codebook_kd.t()
+        highest_b, indices_n[rows] = logits_bk.max(dim=1)
+        # H = log Σe^(l-m) - Σ p (l-m), where the exponentials serve both sums.
+        logits_bk.sub_(highest_b[:, None])
+        weight_bk = logits_bk.exp()
+        total_b = weight_bk.sum(dim=1)
+        entropy += share_n[rows].dot(total_b.log() - logits_bk.mul_(weight_bk).sum(dim=1) / total_b)
+        mean_k.addmv_(weight_bk.t(), share_n[rows] / total_b)
+    return indices_n, codebook_kd[indices_n], mean_k, entropy
+
+
+@_index_op.register_fake
+def _(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    n, codes = z_nd.shape[0], codebook_kd.shape[0]
+    return z_nd.new_empty(n, dtype=torch.int64), torch.empty_like(z_nd), z_nd.new_empty(codes), z_nd.new_empty(())
+
+
+def _index_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    ctx.save_for_backward(*inputs, output[0])
+
+
+def _index_backward(ctx, _, grad_nd, mean_grad_k, entropy_grad):  # type: ignore[no-untyped-def]
+    grads = _index_grad_op(*ctx.saved_tensors, grad_nd.contiguous(), mean_grad_k.contiguous(), entropy_grad)
+    return (*grads, None)
+
+
+_index_op.register_autograd(_index_backward, setup_context=_index_setup)
+
+
+@torch.library.custom_op("driftvq::index_softmax_backward", mutates_args=())
+def _index_grad_op(
+    z_nd: Tensor,
+    codebook_kd: Tensor,
+    share_n: Tensor,
+    indices_n: Tensor,
+    grad_nd: Tensor,
+    mean_grad_k: Tensor,
+    entropy_grad: Tensor,
+) -> tuple[Tensor, Tensor]:
+    z_grad_nd = torch.empty_like(z_nd)
+    codebook_grad_kd = torch.zeros_like(codebook_kd).index_add_(0, indices_n, grad_nd)
+    for rows in row_blocks(len(z_nd), len(codebook_kd), z_nd.device):
+        log_p_bk = (z_nd[rows] @ codebook_kd.t()).log_softmax(dim=1)
+        p_bk, share_b1 = log_p_bk.exp(), share_n[rows, None]
+        pull_bk = log_p_bk.mul_(-entropy_grad).add_(mean_grad_k).mul_(share_b1).addmm_(grad_nd[rows], codebook_kd.t())
+        pull_bk.sub_((p_bk * pull_bk).sum(dim=1, keepdim=True)).mul_(p_bk)
+        torch.mm(pull_bk, codebook_kd, out=z_grad_nd[rows])
+        codebook_grad_kd.addmm_(pull_bk.t(), z_nd[rows])
+    return z_grad_nd, codebook_grad_kd
+
+
+@_index_grad_op.register_fake
+def _(
+    z_nd: Tensor,
+    codebook_kd: Tensor,
+    share_n: Tensor,
+    indices_n: Tensor,
+    grad_nd: Tensor,
+    mean_grad_k: Tensor,
+    entropy_grad: Tensor,
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(z_nd), torch.empty_like(codebook_kd)
+
+
 def _noisy_logits(z_bd: Tensor, weight_kd: Tensor, bias_k: Tensor, generator: torch.Generator) -> Tensor:
     logits_bk = torch.addmm(bias_k, z_bd, weight_kd.t())
     noise_bk = torch.empty_like(logits_bk).exponential_(generator=generator)

@@ -110,6 +110,19 @@ class VQVAE(nn.Module):
             self.encoder = nn.Sequential(self.encoder, Times(config.latent_scale))
             self.decoder = nn.Sequential(Times(1 / config.latent_scale), self.decoder)
         self.quantizer = build_quantizer(config)
+        self._encoder_rests = False
+
+    def rest_encoder_(self) -> None:
+        """From now on the encoder neither learns nor changes statistics of its own: the latents stay where they are."""
+        self.encoder.requires_grad_(False).eval()
+        self._encoder_rests = True
+
+    def train(self, mode: bool = True) -> "VQVAE":
+        """Training or evaluation mode; an encoder that rests stays in evaluation."""
+        super().train(mode)
+        if self._encoder_rests:
+            self.encoder.eval()
+        return self
 
     def forward(self, images: Tensor, quantize: bool = True) -> VQVAEOutput:
         """Reconstruct images, in training or evaluation, with the losses' gradient.

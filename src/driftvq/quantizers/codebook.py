@@ -16,6 +16,7 @@ from driftvq.quantizers.arguments import in_range, positive_int
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
+from driftvq.quantizers.codebooks.sampling import take_over
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
@@ -187,6 +188,15 @@ class CodebookQuantizer(Quantizer):
         if torch.compiler.is_compiling() and not self._frozen:  # the start may finish in the middle of the graph
             change_where_(self.start.finished, self.book, lambda: self.book.learn_(lesson))
         return super()._count_(lesson)
+
+    @torch.no_grad()
+    def _restart_(self, z_nd: Tensor, call: Call, after: int) -> None:
+        """In training, move every code that was not selected for ``after`` steps to a random latent; 0: none."""
+        if after == 0 or not call.learns or self._frozen or not self.book.by_gradient:
+            return
+        overdue_k = (self.code_age > 0) & (self.code_age % after == 0)
+        weight_n = z_nd.new_ones(len(z_nd)) if call.valid is None else call.valid.to(z_nd.dtype)
+        self.book.set_(take_over(self.codebook.detach(), overdue_k, z_nd.detach(), weight_n, 1.0, self.step)[0])
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         return F.embedding(indices_n.clamp(min=0), self.book())

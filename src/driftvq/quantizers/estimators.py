@@ -7,9 +7,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import gumbel_softmax, masked_mse, modified_straight_through, rotate, straight_through
+from driftvq.functional import (
+    directional,
+    gumbel_softmax,
+    masked_mse,
+    modified_straight_through,
+    nearest,
+    rotate,
+    straight_through,
+)
 from driftvq.names import check_name
 from driftvq.quantizers.codebooks.base import Match
 from driftvq.quantizers.distributed import world_size
@@ -89,11 +98,53 @@ class Gumbel(Estimator):
         return indices_n, codes_nd
 
 
+@dataclass(frozen=True)
+class Directional(Estimator):
+    """DiVeQ: a step from the latent towards its code, of a length that is differentiated in both.
+
+    The one estimator, with :class:`SpaceFilling`, whose output in training is not exactly a code: the noise turns the
+    step. In evaluation it is.
+
+    Args:
+        variance: of the noise, in mean squared quantization errors of the batch.
+    """
+
+    trains_codebook: ClassVar[bool] = True
+    variance: float = 1e-3
+
+    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
+        return match.winners, directional(z_nd, match.codes, self._noise(z_nd, match.codes))
+
+    def _noise(self, z_nd: Tensor, codes_nd: Tensor) -> Tensor:
+        scale = masked_mse(z_nd.detach(), codes_nd.detach()).mul(self.variance).sqrt()
+        return torch.randn_like(z_nd) * scale
+
+
+@dataclass(frozen=True)
+class SpaceFilling(Directional):
+    """SF-DiVeQ: steps to a random point of the nearest segment between codes k and k + 1.
+
+    Each segment is represented by one point, drawn anew at every step; the output is that point but for the noise. The
+    indices are those of the nearest codes.
+    """
+
+    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
+        following_kd = torch.cat([codebook_kd[1:], codebook_kd[-1:]])
+        share_k1 = torch.rand(len(codebook_kd), 1, dtype=z_nd.dtype, device=z_nd.device)
+        segments_n = nearest(z_nd, torch.lerp(codebook_kd.detach(), following_kd.detach(), share_k1))
+        share_n1 = F.embedding(segments_n, share_k1)
+        ends = (F.embedding(segments_n, codebook_kd), F.embedding(segments_n, following_kd))
+        here_nd, there_nd = (directional(z_nd, end_nd, self._noise(z_nd, end_nd)) for end_nd in ends)
+        return match.winners, torch.lerp(here_nd, there_nd, share_n1)
+
+
 ESTIMATORS: dict[str, type[Estimator]] = {
     "straight_through": StraightThrough,
     "rotation": Rotation,
     "modified": Modified,
     "gumbel": Gumbel,
+    "directional": Directional,
+    "space_filling": SpaceFilling,
 }
 
 

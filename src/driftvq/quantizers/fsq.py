@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from driftvq.functional import straight_through
-from driftvq.quantizers.arguments import positive_int
+from driftvq.quantizers.arguments import in_range, positive_int
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, Selection
@@ -20,7 +20,7 @@ BOUND_MARGIN = 1e-3
 class FSQ(Quantizer):
     """Each of a few dimensions is bounded and rounded to a fixed number of levels; the codebook is their product.
 
-    ``q_j = round(h_j tanh(z_j + s_j) - o_j) / ⌊L_j/2⌋`` with ``h_j ≈ (L_j - 1)/2``, ``o_j`` ½ for even ``L_j`` else 0.
+    ``q_j = round(h_j tanh(a z_j + s_j) - o_j) / ⌊L_j/2⌋`` with ``h_j ≈ (L_j-1)/2``, ``o_j`` ½ for even ``L_j`` else 0.
 
     There is nothing to train but the projections, and the loss is 0.
 
@@ -28,6 +28,8 @@ class FSQ(Quantizer):
         dim: channels of the latents.
         codebook_size: number of codes, the product of the levels; levels of 8 and less are chosen for it.
         levels: the levels themselves, e.g. ``(8, 5, 5, 5)``; ``codebook_size`` may then be left out.
+        slope: a; 0.8 makes it iFSQ, whose bound is ``2σ(1.6 z) - 1 = tanh(0.8 z)``: latents that are normally
+            distributed then use all levels about equally.
         channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
     """
 
@@ -39,10 +41,12 @@ class FSQ(Quantizer):
         codebook_size: int | None = None,
         *,
         levels: Sequence[int] | None = None,
+        slope: float = 1.0,
         channel_first: bool = False,
     ) -> None:
         levels = _checked_levels(codebook_size, levels)
         super().__init__(dim, math.prod(levels), len(levels), channel_first)
+        self.slope = in_range("slope", slope, 1e-6, float("inf"))
         self.register_buffer("levels", torch.tensor(levels))
 
     @property
@@ -52,7 +56,7 @@ class FSQ(Quantizer):
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         half = (self.levels - 1).to(z_nd.dtype) * (1 + BOUND_MARGIN) / 2
         offset = torch.where(self.levels % 2 == 0, 0.5, 0.0).to(z_nd.dtype)
-        bounded_nd = torch.tanh(z_nd + torch.atanh(offset / half)) * half - offset
+        bounded_nd = torch.tanh(self.slope * z_nd + torch.atanh(offset / half)) * half - offset
         rounded_nd = straight_through(bounded_nd, bounded_nd.round())
         half_width = self.levels // 2
         indices_n = ((rounded_nd.detach().to(torch.int64) + half_width) * self._basis()).sum(dim=1)

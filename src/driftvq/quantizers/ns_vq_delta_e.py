@@ -44,7 +44,7 @@ class NSVQDeltaE(CodebookQuantizer):
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         selection = super()._select(z_nd, call)
-        if not call.trains or self.freeze_codebook:
+        if not call.trains or self.freeze_codebook or not isinstance(self.book, SpreadingCodes):
             return selection
         spread_nd = self.book.spread(z_nd, self.codebook.to(z_nd.dtype))
         return selection._replace(quantized=selection.quantized + spread_nd)

@@ -7,7 +7,6 @@ from torch import Tensor
 from driftvq.functional import orthogonal_loss
 from driftvq.quantizers.arguments import in_range
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.sampling import take_over
 from driftvq.quantizers.codebooks.trained import TrainedCodes
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, Selection
@@ -49,10 +48,7 @@ class VQ(CodebookQuantizer):
         self._own(TrainedCodes(codebook_size, self.codebook_dim))
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        if self.restart_after > 0 and call.learns and not self.freeze_codebook:
-            overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
-            weight_n = z_nd.new_ones(len(z_nd)) if call.valid is None else call.valid.to(z_nd.dtype)
-            self.book.set_(take_over(self.codebook.detach(), overdue_k, z_nd.detach(), weight_n, 1.0, self.step)[0])
+        self._restart_(z_nd, call, self.restart_after)
         selection = super()._select(z_nd, call)
         if self.orthogonal_weight == 0:
             return selection

@@ -1,4 +1,4 @@
-"""The k-means start of the codebook, before the first step."""
+"""What happens to the codebook beside the steps: the k-means start before the first, and rest before the last."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +11,8 @@ from driftvq.models import VQVAE
 from driftvq.quantizers import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.distributed import world_size
+from driftvq.quantizers.settling import check_repeatable, freeze_but_output_
+from driftvq.quantizers.settling import settle_ as settle_quantizer_
 
 
 @torch.no_grad()
@@ -68,3 +70,45 @@ def _reset_ages_(quantizer: Quantizer) -> None:
         if isinstance(part, Quantizer):
             part.step.zero_()
             part.code_age.zero_()
+
+
+def settle_(model: VQVAE, batches: Iterable[Tensor], passes: int = 10) -> str:
+    """Let the encoder rest and bring the codebook to k-means of its latents; from then on the decoder alone learns.
+
+    >>> settle_(model, images)  # doctest: +SKIP
+    >>> optimizer = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)  # doctest: +SKIP
+
+    Args:
+        model: to settle; wrap it in ``DistributedDataParallel`` again afterwards.
+        batches: images in [-1, 1], gone through once per pass; with several processes as many in each.
+        passes: steps of Lloyd's algorithm.
+
+    Returns:
+        How it went, in a line.
+    """
+    check_repeatable(batches)
+    model.rest_encoder_()
+    if model.quantizer is None:
+        return "the encoder rests"
+    errors = settle_quantizer_(model.quantizer, Latents(model, batches), passes)
+    if not errors:
+        return f"the encoder rests; {type(model.quantizer).__name__} keeps its codebook"
+    change = f"from {errors[0]:.4g} to {errors[-1]:.4g} squared"
+    return f"the encoder rests; {len(errors)} passes of k-means brought the latents {change} from their codes"
+
+
+def rest_(model: VQVAE) -> None:
+    """Let the decoder alone learn, with the codebook as it is: what :func:`settle_` leaves, for a run that goes on."""
+    model.rest_encoder_()
+    if model.quantizer is not None:
+        freeze_but_output_(model.quantizer)
+
+
+class Latents:
+    """The latents of images, computed anew whenever they are gone through."""
+
+    def __init__(self, model: VQVAE, batches: Iterable[Tensor]) -> None:
+        self.model, self.batches = model, batches
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self.model.latents(images) for images in self.batches)

@@ -90,6 +90,12 @@ class TrainConfig:
     warm_up: int = _setting(
         "training", 0, "first steps as a plain autoencoder, before the quantizer sees a latent; in one process", least=0
     )
+    settle: float = _setting(
+        "training",
+        0.0,
+        "share of the steps, the last ones, in which the encoder rests: the codebook goes to k-means of its latents, "
+        "and the decoder learns alone; 0: none",
+    )
     seed: int = _setting("training", 0, "of weights, data order and crops", least=0)
 
     accelerator: str = _setting("machine", "auto", "Lightning's: auto, cpu, gpu, mps, …", keeps_course=True)
@@ -173,7 +179,7 @@ def _check_ranges(config: TrainConfig) -> None:
             raise ValueError(f"{name} must be larger than 0, got {getattr(config, name)!r}")
     if config.epochs is not None and not 0 < config.epochs < float("inf"):
         raise ValueError(f"epochs must be larger than 0, got {config.epochs!r}")
-    for name, values in (("betas", config.betas), ("weight_ema", (config.weight_ema,))):
+    for name, values in (("betas", config.betas), ("weight_ema", (config.weight_ema,)), ("settle", (config.settle,))):
         if not all(0 <= value < 1 for value in values):
             raise ValueError(f"{name} must lie between 0 (allowed) and 1 (not allowed), got {getattr(config, name)!r}")
     if not 0 < config.val_share < 1:
@@ -188,7 +194,7 @@ def _check_combinations(config: TrainConfig) -> None:
             f"adversarial_weight={config.adversarial_weight:g} works with the strategies auto and ddp, "
             f"got strategy={config.strategy!r}"
         )
-    if config.weight_ema > 0 and "fsdp" in config.strategy:
-        raise ValueError(
-            f"weight_ema={config.weight_ema:g} works with the strategies auto and ddp, got strategy={config.strategy!r}"
-        )
+    for name in ("weight_ema", "settle"):
+        if getattr(config, name) > 0 and "fsdp" in config.strategy:
+            value = f"{name}={getattr(config, name):g}"
+            raise ValueError(f"{value} works with the strategies auto and ddp, got strategy={config.strategy!r}")

@@ -3,8 +3,9 @@
 Lightning Fabric decides where it runs: devices, processes, precision. What happens in a step is written here.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from driftvq.drift_meter import DriftMeter
 from driftvq.drift_meter.probing import pending_starts, undisturbed
 from driftvq.models import VQVAE
 from driftvq.training.checkpoints import random_state, save_checkpoint, seed_all, set_random_state
-from driftvq.training.codebook_start import start_codebook_
+from driftvq.training.codebook_start import rest_, settle_, start_codebook_
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision, whole_weights
 from driftvq.training.logs import RunLog, SkippedImages, training_values
@@ -39,6 +40,21 @@ class Probe(NamedTuple):
 
     steps: Collection[int]
     read: Callable[[VQVAE], Mapping[str, float]]
+
+
+SETTLING_PASSES, LATENTS_PER_CODE = 5, 64
+"""Passes of k-means over the training images when the encoder comes to rest, and latents of each for one code."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Images as the model takes them, of batches that can be gone through several times."""
+
+    prepare: Callable[[Tensor], Tensor]
+    batches: Iterable[ImageBatch]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self.prepare(batch.images) for batch in self.batches)
 
 
 class StepOutput(NamedTuple):
@@ -108,7 +124,9 @@ class TrainingLoop:
         model.to(memory_format=memory_layout(config))  # type: ignore[call-overload]
         self.adversary = make_adversary(config, fabric.device)
         reconstruction = make_reconstruction_loss(config).to(fabric.device)
-        self.network = fabric.setup_module(Objective(model, config, reconstruction, self.adversary))
+        self.objective = Objective(model, config, reconstruction, self.adversary)
+        self.network = fabric.setup_module(self.objective)
+        self.resting = False
         parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         # A fused optimizer undoes the scaling of float16 by itself, too late for clipping.
         fused = pick_precision(config) != "16-mixed"
@@ -171,6 +189,8 @@ class TrainingLoop:
         config, self.step = self.config, self.step + 1
         if config.warm_up and self.step == config.warm_up + 1:
             self.start_codebook()
+        if not self.resting and self.step > self.steps - round(config.settle * self.steps):
+            self.settle()
         adversary = self.adversary if self.adversary is not None and self.adversary.active(self.step) else None
         for left in reversed(range(config.accumulate)):
             batch = next(batches)
@@ -190,6 +210,33 @@ class TrainingLoop:
         discriminator = None if adversary is None else adversary.learn_(output.images, output.rebuilt)
         if self.step % config.log_every == 0:
             self.log.write(self.step, training_values(output, self.model.quantizer, discriminator))
+
+    def settle(self) -> None:
+        """Before the last steps: the encoder stands still from now on, and the codebook goes to k-means."""
+        batches = self.images.resting_batches(self.resting_batches())
+        inputs = Inputs(lambda pixels: self.validation.inputs(self.fabric.to_device(pixels)), batches)
+        with self.fabric.autocast():
+            self.say(settle_(self.model, inputs, SETTLING_PASSES))
+        if self.average is not None:  # what does not move any more needs no average
+            self.average.module.encoder.load_state_dict(self.model.encoder.state_dict())
+            if self.model.quantizer is not None:
+                self.average.module.quantizer.load_state_dict(self.model.quantizer.state_dict())
+        self.rest()
+
+    def rest(self) -> None:
+        """From now on the decoder learns alone."""
+        rest_(self.model)
+        self.resting = True
+        if self.fabric.world_size > 1:  # DistributedDataParallel waits for the gradients that it knew when it was made
+            self.network = self.fabric.setup_module(self.objective)
+
+    def resting_batches(self) -> int:
+        """Batches for each pass of k-means: enough for every code, but never more than there are steps left to rest."""
+        config, quantizer = self.config, self.model.quantizer
+        height, width = self.model.grid_size((config.size, config.size))
+        latents = config.batch_size * height * width * self.fabric.world_size
+        wanted = -(-LATENTS_PER_CODE * (0 if quantizer is None else quantizer.codebook_size) // latents)
+        return max(1, min(wanted, self.steps - self.step + 1))
 
     def measure_drift(self) -> None:
         """Every so often, and before the first step: how far the latents moved, and how the codes followed."""
@@ -235,6 +282,7 @@ class TrainingLoop:
             "model": self.network,
             "optimizer": self.optimizer,
             "step": self.step,
+            "resting": self.resting,
             "random": all_processes(random_state()),
         }
         state["parts"] = {name: part.state_dict() for name, part in self.parts().items()}
@@ -258,6 +306,8 @@ class TrainingLoop:
         state = {"model": self.network, "optimizer": self.optimizer}
         rest = self.fabric.load(checkpoint, state, weights_only=True)
         self.step = rest["step"]
+        if rest["resting"]:
+            self.rest()
         for name, part in self.parts().items():
             part.load_state_dict(rest["parts"][name])
         if self.fabric.global_rank < len(rest["random"]):

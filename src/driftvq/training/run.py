@@ -3,10 +3,12 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,18 @@ START_SEED = 2**31
 """Added to the seed for the batches of the k-means start, so that it sees an order of its own."""
 
 
+@dataclass(frozen=True)
+class RepeatedBatches:
+    """The first batches of a stream that is opened anew whenever they are gone through."""
+
+    open: Callable[[], Batches]
+    count: int
+
+    def __iter__(self) -> Iterator[ImageBatch]:
+        with self.open() as batches:
+            yield from islice(batches, self.count)
+
+
 class RunImages:
     """What a run reads; each process its own share, set once :attr:`rank` and :attr:`world_size` are known.
 
@@ -118,6 +132,10 @@ class RunImages:
     def start_batches(self) -> Batches:
         """Training images in another order than that of training."""
         return self._training_batches(self.config.seed + START_SEED, 0, 0)
+
+    def resting_batches(self, count: int) -> "RepeatedBatches":
+        """So many batches of training images, the same whenever they are gone through."""
+        return RepeatedBatches(partial(self._training_batches, self.config.seed + 2 * START_SEED, 0, 0), count)
 
     def val_batches(self) -> Batches:
         """The same images each time; a process may have fewer batches than another, or none."""

@@ -100,6 +100,10 @@ class Codebook(nn.Module):
     def set_(self, codes_kd: Tensor) -> None:
         """Take over a whole codebook."""
 
+    def settle_(self, codes_kd: Tensor) -> None:
+        """Take over codes that are to be in use exactly as they are from now on."""
+        self.set_(codes_kd)
+
     def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
         """The nearest codes, and the term of the loss that trains them where a gradient does: ``mse(sg z, c)``.
 

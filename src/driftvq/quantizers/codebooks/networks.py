@@ -1,6 +1,6 @@
-"""The networks P_φ of TransVQ, by which all codes move together.
+"""The networks P_φ of TransVQ and FVQ, by which all codes move together.
 
-Shape suffixes: k codes, d dimensions of a code, w width of the network.
+Shape suffixes: k codes, d dimensions of a code, w width of the network, t tokens, g numbers in a group of codes.
 """
 
 import torch
@@ -108,6 +108,52 @@ class PublishedTransformer(CodeTransformer):
 
     def embedded(self, codes_kd: Tensor) -> Tensor:
         return super().embedded(codes_kd) + self.pos_emb.weight
+
+
+class AttentionBlock(nn.Module):
+    """Softmax attention with several heads and a feed-forward, each behind a norm and beside a residual path (ViT)."""
+
+    def __init__(self, width: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.to_qkv, self.to_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.ffn = FeedForward(width, hidden)
+
+    def forward(self, x_tw: Tensor) -> Tensor:
+        q, key, value = self.to_qkv(self.norm1(x_tw)).unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)
+        mixed_htw = F.scaled_dot_product_attention(q[None], key[None], value[None])[0]
+        x_tw = x_tw + self.to_out(mixed_htw.transpose(0, 1).flatten(1))
+        y_tw: Tensor = x_tw + self.ffn(self.norm2(x_tw))
+        return y_tw
+
+
+class CodeBridge(nn.Module):
+    """FVQ's projector: groups of codes are compressed to tokens, which attend to each other, and recovered.
+
+    Attention is over tokens, so its cost is set by their number and not by that of the codes.
+
+    Args:
+        dim: dimension of a code.
+        codes_per_token: size of a group; the last one is filled up with zeros.
+        width: of the tokens.
+        heads: of the attention.
+        depth: blocks.
+    """
+
+    def __init__(self, dim: int, codes_per_token: int, width: int, heads: int, depth: int) -> None:
+        super().__init__()
+        self.group = codes_per_token
+        self.compress = nn.Linear(codes_per_token * dim, width)
+        self.process = nn.Sequential(*(AttentionBlock(width, heads, 4 * width) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.recover = nn.Linear(width, codes_per_token * dim)
+
+    def forward(self, codes_kd: Tensor) -> Tensor:
+        codes, dim = codes_kd.shape
+        grouped_tg = F.pad(codes_kd, (0, 0, 0, -codes % self.group)).view(-1, self.group * dim)
+        recovered_tg: Tensor = self.recover(self.norm(self.process(self.compress(grouped_tg))))
+        return recovered_tg.view(-1, dim)[:codes]
 
 
 class CodeMLP(nn.Sequential):

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from driftvq.quantizers.codebooks.base import Codebook
 from driftvq.quantizers.codebooks.growth import Rule, between
-from driftvq.quantizers.codebooks.networks import CodeTokens
+from driftvq.quantizers.codebooks.networks import CodeBridge, CodeTokens
 from driftvq.quantizers.finite import is_traced
 
 
 class TransformedCodes(Codebook):
-    """The codes in use are ``C' = P_φ(C)``: C is frozen, φ is trained by ``mse(sg z, c')``.
+    """The codes in use are ``C' = P_φ(C)``: C is frozen unless said, φ is trained by ``mse(sg z, c')``.
 
     One step on φ moves every code, the unselected too. In evaluation C' is computed once and kept until the module
     goes back to training or a tensor of it is changed.
@@ -21,18 +21,26 @@ class TransformedCodes(Codebook):
         codebook_size: K.
         dim: dimension of a code.
         transform: P_φ, which maps ``(k, d)`` to ``(k, d)``.
+        trains_base: C is trained as well.
 
     Attributes:
         base: C, Gaussian noise of variance 1/d unless it is set.
+        settled: boolean scalar: the codes in use are C itself, and φ is idle.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"base": between}
     by_gradient: ClassVar[bool] = True
     base: Tensor
+    settled: Tensor
 
-    def __init__(self, codebook_size: int, dim: int, transform: nn.Module) -> None:
+    def __init__(self, codebook_size: int, dim: int, transform: nn.Module, trains_base: bool = False) -> None:
         super().__init__()
-        self.register_buffer("base", torch.randn(codebook_size, dim) * dim**-0.5)
+        base_kd = torch.randn(codebook_size, dim) * dim**-0.5
+        if trains_base:
+            self.base = nn.Parameter(base_kd)
+        else:
+            self.register_buffer("base", base_kd)
+        self.register_buffer("settled", torch.tensor(False))
         self.transform = transform
         self._kept: tuple[object, Tensor] | None = None
 
@@ -50,17 +58,17 @@ class TransformedCodes(Codebook):
         return self._kept[1]
 
     def transformed(self) -> Tensor:
-        """``P_φ(C)``, computed now."""
+        """``P_φ(C)``, computed now, or C once it is settled."""
         with torch.autocast(self.base.device.type, enabled=False):
             codes_kd: Tensor = self.transform(self.base)
-        return codes_kd
+        return torch.where(self.settled, self.base, codes_kd)
 
     def _state(self) -> object:
         """Changes when the transform or the base does, but for what a fused optimizer writes."""
         return tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in self._tensors())
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        return self.base, *self.transform.parameters()
+        return self.base, self.settled, *self.transform.parameters()
 
     def train(self, mode: bool = True) -> "TransformedCodes":
         """Evaluation after training sees the trained codes: what was kept is dropped."""
@@ -68,7 +76,7 @@ class TransformedCodes(Codebook):
         return super().train(mode)
 
     def check_growth(self) -> None:
-        if any(isinstance(module, CodeTokens) for module in self.transform.modules()):
+        if any(isinstance(module, CodeTokens | CodeBridge) for module in self.transform.modules()):
             raise ValueError("codes that a network mixes with each other cannot grow: new ones would change the others")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,3 +85,9 @@ class TransformedCodes(Codebook):
     @torch.no_grad()
     def set_(self, codes_kd: Tensor) -> None:
         self.base.copy_(codes_kd)
+        self.settled.fill_(False)
+
+    @torch.no_grad()
+    def settle_(self, codes_kd: Tensor) -> None:
+        self.base.copy_(codes_kd)
+        self.settled.fill_(True)

@@ -1,0 +1,109 @@
+"""OptVQ (Zhang et al., 2024): latents are assigned by optimal transport, so that all codes are asked for equally."""
+
+import math
+from typing import ClassVar, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from driftvq.functional import distance_spread, highest_logit, masked_mse, mean_assignment, square_moments
+from driftvq.quantizers.arguments import in_range, positive_int
+from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
+from driftvq.quantizers.codebooks.base import Lesson, Match
+from driftvq.quantizers.codebooks.growth import Rule, copied
+from driftvq.quantizers.codebooks.trained import TrainedCodes
+from driftvq.quantizers.distributed import sum_over_processes
+from driftvq.quantizers.registry import register
+
+
+class PricedCodes(TrainedCodes):
+    """Trained codes, chosen in training by ``argmax_k (v_k - ε |z - c_k|² / s)`` with a price v for each.
+
+    Args:
+        codebook_size: K.
+        dim: dimension of a code.
+        sharpness: ε.
+        iterations: of Sinkhorn's algorithm per training step.
+
+    Attributes:
+        prices: v ``(k,)``, high where a code is asked for too rarely; remembered from step to step.
+    """
+
+    rows_per_code: ClassVar[dict[str, Rule]] = {**TrainedCodes.rows_per_code, "prices": copied}
+    training_state: ClassVar[tuple[str, ...]] = ("prices",)
+    prices: Tensor
+
+    def __init__(self, codebook_size: int, dim: int, sharpness: float, iterations: int) -> None:
+        super().__init__(codebook_size, dim)
+        self.sharpness = in_range("sharpness", sharpness, 0, float("inf"))
+        self.iterations = positive_int("iterations", iterations)
+        self.register_buffer("prices", torch.zeros(codebook_size))
+
+    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
+        if not self.training or not codes_kd.requires_grad or choices_n is not None:
+            return super().match(z_nd, codes_kd, valid_n, choices_n)
+        winners_n, prices_k = self._balanced(z_nd.detach(), codes_kd.detach(), valid_n)
+        codes_nd = F.embedding(winners_n, codes_kd)
+        return Match(winners_n, codes_nd, masked_mse(z_nd.detach(), codes_nd, valid_n), seen=prices_k)
+
+    @torch.no_grad()
+    def learn_(self, lesson: Lesson) -> Tensor:
+        if lesson.seen is not None:
+            self.prices.copy_(lesson.seen)
+        return super().learn_(lesson)
+
+    @torch.no_grad()
+    def _balanced(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The codes chosen at prices that are brought up to date ``(n,)``, and these prices ``(k,)``."""
+        origin_d = codes_kd.mean(dim=0)
+        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        (latents,) = sum_over_processes(square_moments(z_nd, weight_n, origin_d))
+        codes = square_moments(codes_kd, codes_kd.new_ones(len(codes_kd)), origin_d)
+        total = latents[0, 0].to(z_nd.dtype)
+        spread = distance_spread(latents, codes).to(z_nd.dtype).clamp(min=torch.finfo(z_nd.dtype).tiny ** 0.5)
+        z_nd, codes_kd = z_nd - origin_d, codes_kd - origin_d
+        weight_kd = codes_kd * (2 * self.sharpness / spread)
+        cost_k = codes_kd.square().sum(dim=1) * (self.sharpness / spread)
+        prices_k = self.prices.to(z_nd.dtype)
+        for _ in range(self.iterations):
+            asked_k = mean_assignment(z_nd, weight_kd, prices_k - cost_k, weight_n / total.clamp(min=1))
+            (asked_k,) = sum_over_processes(asked_k)
+            prices_k = prices_k - (asked_k.clamp(min=torch.finfo(z_nd.dtype).tiny).log() + math.log(len(codes_kd)))
+            prices_k = prices_k - prices_k.mean()
+        prices_k = torch.where(total > 0, prices_k, self.prices.to(z_nd.dtype))
+        return highest_logit(z_nd, weight_kd, prices_k - cost_k), prices_k
+
+    @torch.no_grad()
+    def set_(self, codes_kd: Tensor) -> None:
+        super().set_(codes_kd)
+        self.prices.zero_()
+
+
+@register("opt_vq")
+class OptVQ(CodebookQuantizer):
+    """In training a latent takes the code that a balanced transport plan sends it to, in evaluation the nearest.
+
+    ``P = argmax_{P1 = 1/N, Pᵀ1 = 1/K} -Σ_ik P_ik ε d_ik/s + H(P)``,  ``win(i) = argmax_k P_ik``
+
+    with squared distances d and their standard deviation s over all pairs; ``loss = mse(sg z, c) + β · mse(z, sg c)``.
+    The plan is ``P_ik ∝ exp(v_k - ε d_ik/s)`` for prices v, which Sinkhorn's algorithm finds.
+
+    Args:
+        sharpness: ε.
+        iterations: of Sinkhorn's algorithm per training step, each a pass over latents × codes in blocks.
+        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        codebook_dim: int | None = None,
+        *,
+        sharpness: float = 10.0,
+        iterations: int = 1,
+        **options: Unpack[CodebookOptions],
+    ) -> None:
+        super().__init__(dim, codebook_size, codebook_dim, **options)
+        self._own(PricedCodes(codebook_size, self.codebook_dim, sharpness, iterations))

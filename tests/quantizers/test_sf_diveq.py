@@ -1,0 +1,45 @@
+import torch
+
+from driftvq import SFDiVeQ
+from driftvq.quantizers.codebooks.base import Match
+from driftvq.quantizers.estimators import SpaceFilling
+
+
+def line(codes: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Distance of each latent to the polyline through the codes."""
+    start, way = codes[:-1], codes[1:] - codes[:-1]
+    share = ((z[:, None] - start) * way).sum(-1) / way.square().sum(-1)
+    return (z[:, None] - (start + share.clamp(0, 1)[..., None] * way)).norm(dim=-1).min(dim=1).values
+
+
+def test_training_lands_on_the_polyline_and_evaluation_on_codes() -> None:
+    torch.manual_seed(0)
+    vq = SFDiVeQ(dim=3, codebook_size=16, variance=0.0, kmeans_init=False)
+    vq.set_codebook_(torch.randn(16, 3))
+    z = torch.randn(200, 3)
+    quantized, indices, loss = vq(z)
+    assert line(vq.codebook.detach(), quantized.detach()).max() < 1e-5
+    assert (quantized - vq.codebook[indices]).norm(dim=1).median() > 0.05
+    assert loss.item() == 0
+    quantized, indices, _ = vq.eval()(z)
+    assert torch.equal(quantized, vq.indices_to_codes(indices))
+    assert torch.equal(indices, torch.cdist(z, vq.codebook).argmin(dim=1))
+
+
+def test_takes_the_nearest_of_one_point_per_segment_and_trains_both_ends() -> None:
+    codes = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    z = torch.randn(1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(2)
+    share = torch.rand(6, 1, dtype=torch.float64)
+    torch.manual_seed(2)
+    winners = torch.cdist(z, codes.detach()).argmin(dim=1)
+    indices, output = SpaceFilling(variance=0.0)(z, codes, Match(winners, codes[winners]))
+    following = torch.cat([codes[1:], codes[-1:]]).detach()
+    points = (1 - share) * codes.detach() + share * following
+    chosen = int(torch.cdist(z, points).argmin())
+    torch.testing.assert_close(output.detach()[0], points[chosen])
+    assert torch.equal(indices, winners)
+    output.sum().backward()
+    assert codes.grad is not None
+    touched = codes.grad.abs().sum(dim=1).nonzero().flatten().tolist()
+    assert touched == sorted({chosen, min(chosen + 1, 5)})
