@@ -47,7 +47,7 @@ def test_loss_follows_the_assignment() -> None:
     vq = OptVQ(dim=3, codebook_size=12, commitment_weight=0.5).double()
     vq.set_codebook_(torch.tensor(codes))
     _, indices, loss = vq(torch.tensor(z))
-    assert float(loss) == pytest.approx(1.5 * np.mean((z - codes[indices.numpy()]) ** 2))
+    assert loss.item() == pytest.approx(1.5 * np.mean((z - codes[indices.numpy()]) ** 2))
 
 
 def test_scale_of_the_latents_does_not_matter() -> None:
