@@ -122,7 +122,8 @@ class AttentionBlock(nn.Module):
 
     def forward(self, x_tw: Tensor) -> Tensor:
         q, key, value = self.to_qkv(self.norm1(x_tw)).unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)
-        mixed_htw = F.scaled_dot_product_attention(q[None], key[None], value[None])[0]
+        # Written out: torch's fused form cannot be mapped over by vmap.
+        mixed_htw = (q @ key.transpose(1, 2) * q.shape[2] ** -0.5).softmax(dim=2) @ value
         x_tw = x_tw + self.to_out(mixed_htw.transpose(0, 1).flatten(1))
         y_tw: Tensor = x_tw + self.ffn(self.norm2(x_tw))
         return y_tw
