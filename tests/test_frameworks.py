@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -96,6 +97,28 @@ def by_accelerate(name: str, rank: int) -> Quantizer:
     return accelerator.unwrap_model(prepared).quantizer
 
 
+LOST_BY_SHARDING: dict[str, dict[str, Any]] = {
+    "vq": {"kmeans_init": True},
+    "ns_vq": {"estimator": "modified"},
+    "ns_vq_paper": {},
+    "residual_vq": {"quantizer": "vq", "restart_after": 3},
+}
+
+
+def refusal(name: str, rank: int) -> str:
+    """What is said of codes that FSDP would put back."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    vq = make_quantizer(name, dim=DIM, codebook_size=SIZE, **LOST_BY_SHARDING[name])
+    fully_shard(vq, mesh=init_device_mesh("cpu", (RANKS,)))
+    try:
+        vq(latents(0, rank))
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
 WAYS: dict[str, Callable[[str, int], Quantizer]] = {
     "DDP": lambda name, rank: by_ddp(name, rank, broadcast_buffers=True),
     "DDP without broadcast": lambda name, rank: by_ddp(name, rank, broadcast_buffers=False),
@@ -109,7 +132,10 @@ def worker(rank: int, folder: str, port: int) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    results = {(way, name): outcome(run(name, rank)) for way, run in WAYS.items() for name in QUANTIZERS}
+    results: dict[tuple[str, str], Any] = {
+        (way, name): outcome(run(name, rank)) for way, run in WAYS.items() for name in QUANTIZERS
+    }
+    results |= {("refused", name): refusal(name, rank) for name in LOST_BY_SHARDING}
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -135,6 +161,11 @@ def test_every_way_to_train_with_two_processes_gives_one_codebook(ranks, name: s
     for results in ranks:
         for what, expected in reference.items():
             torch.testing.assert_close(results[way, name][what], expected, rtol=0, atol=1e-6, msg=f"{way}: {what}")
+
+
+@pytest.mark.parametrize("name", LOST_BY_SHARDING)
+def test_codes_that_fsdp_would_put_back_are_refused(ranks, name: str) -> None:
+    assert all("FSDP has sharded the codes of" in results["refused", name] for results in ranks)
 
 
 class Rows(torch.utils.data.Dataset):

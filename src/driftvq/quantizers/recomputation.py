@@ -4,6 +4,7 @@
 the codebook has learned from the step. So the second run learns nothing, and uses the codes of the first.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MOST_CALLS = 8
+MOST_CALLS = 4
 """Training calls of one quantizer that may wait for their gradients at the same time."""
 
 SAMPLED = 64
@@ -37,10 +38,13 @@ def may_be_recomputed() -> bool:
 
 @dataclass
 class Call:
-    """What a training call saw: a fingerprint of its latents, and the tensors that learning changes, by their place."""
+    """What a training call saw: a fingerprint of its latents, and the tensors that learning changes, by their place.
+
+    With each goes the state it was in, by which one can tell whether it has changed since.
+    """
 
     fingerprint: Tensor
-    tensors: dict[tuple[nn.Module, str], tuple[int, Tensor]]
+    tensors: dict[tuple[nn.Module, str], tuple[object, Tensor]]
     recalled: bool = False
 
 
@@ -49,48 +53,62 @@ class Past:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.forgot = False
+        """Whether a call that may still be recomputed was dropped."""
 
     def remember(self, x_nd: Tensor, book: nn.Module, learned: Tensor) -> None:
         """Keep a codebook as it is after a call: its buffers, and ``learned``, which may be a parameter of it."""
-        waiting = [call for call in self.calls if not call.recalled][1 - MOST_CALLS :]
+        waiting = [call for call in self.calls if not call.recalled]
+        self.forgot = self.forgot or len(waiting) >= MOST_CALLS
+        waiting = waiting[-MOST_CALLS + 1 :]
         before = waiting[-1].tensors if waiting else {}
         tensors = {}
         for module in book.modules():
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is None or (name in module._parameters and tensor is not learned):
                     continue
-                version, value = before.get((module, name), (-1, tensor))
-                same = version == tensor._version
-                tensors[module, name] = (tensor._version, value if same else tensor.detach().clone())
+                state = _state(tensor)
+                kept = before.get((module, name))
+                same = kept is not None and state is not None and kept[0] == state
+                tensors[module, name] = (state, kept[1] if kept is not None and same else tensor.detach().clone())
         self.calls = [*waiting, Call(_fingerprint(x_nd), tensors)]
+
+    def forget(self) -> None:
+        """A call that keeps its tensors: nothing is likely to be recomputed any more."""
+        if self.calls:
+            self.forgot = self.forgot or not all(call.recalled for call in self.calls)
+            self.calls = []
 
     @contextmanager
     def recalled(self, x_nd: Tensor) -> Iterator[None]:
         """Within it the codebook is what it was when these latents were quantised."""
-        tensors = self._call(x_nd).tensors if self.calls else {}
+        tensors = self._call(x_nd).tensors if self.calls or self.forgot else {}
         # Not in place, since autograd may need what is there now.
         with substituted(
             {
                 (module, name): instead_of(present, value)
-                for (module, name), (version, value) in tensors.items()
-                if (present := getattr(module, name))._version != version
+                for (module, name), (state, value) in tensors.items()
+                if _state(present := getattr(module, name)) != state or state is None
             }
         ):
             yield
 
     def _call(self, x_nd: Tensor) -> Call:
-        *others, call = self.calls
-        if others:
+        if len(self.calls) == 1 and not self.forgot:
+            (call,) = self.calls
+        else:
             own = _fingerprint(x_nd)
-            away = torch.stack([(each.fingerprint - own).abs().amax() for each in self.calls])
-            nearest, largest = torch.stack([away.min(), own.abs().amax()]).tolist()
+            found = [(each.fingerprint - own).abs().amax() for each in self.calls]
+            *away, largest = torch.stack([*found, own.abs().amax()]).tolist()
+            nearest = min(away, default=math.inf)
             if nearest > SAME_LATENTS * largest:
                 raise RuntimeError(
-                    f"activation checkpointing: none of the latest {len(self.calls)} training calls saw these latents; "
-                    f"at most {MOST_CALLS} calls of a quantizer may wait for their gradients at the same time"
+                    f"activation checkpointing: none of the {len(self.calls)} training calls that wait for their "
+                    f"gradients saw these latents; at most {MOST_CALLS} of a quantizer may wait at the same time, and "
+                    "none while it is also called without checkpointing"
                 )
-            found = [self.calls[place] for place in (away == nearest).nonzero().flatten().tolist()]
-            call = next((each for each in reversed(found) if not each.recalled), found[-1])
+            equal = [call for call, distance in zip(self.calls, away, strict=True) if distance == nearest]
+            call = next((each for each in reversed(equal) if not each.recalled), equal[-1])
         call.recalled = True
         return call
 
@@ -124,6 +142,11 @@ class _Instead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
         return None, gradient
+
+
+def _state(tensor: Tensor) -> object:
+    """Changes with a tensor; None where that cannot be told."""
+    return None if tensor.is_inference() else (id(tensor), tensor._version)
 
 
 def _fingerprint(x_nd: Tensor) -> Tensor:
