@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from driftvq.data import ImageBatch, eval_batches, open_source
-from driftvq.metrics import DEFAULT_METRICS, evaluate, model_pairs
+from driftvq.metrics import DEFAULT_METRICS, evaluate
 from driftvq.metrics.inception import Inception, inception_input, load_script
 from driftvq.models import VQVAE, ModelConfig
+from driftvq.models.running import model_pairs
 from measure import machine, table
 
 BATCH, SIZE = 16, 64

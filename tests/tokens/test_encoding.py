@@ -137,7 +137,7 @@ def test_progress_counts_from_where_it_resumes(model, tmp_path):
     encode_source(model, Source(SIZES), tmp_path / "tokens", resume=True, progress=seen.append)
     written = seen[0]
     assert 0 < written < 6
-    assert seen == list(range(written, 13))
+    assert seen[1:] == [1] * (12 - written)
 
 
 def test_worker_processes_change_nothing(model, tmp_path):

@@ -1,6 +1,4 @@
 import json
-import shutil
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -9,7 +7,7 @@ import torch.nn.functional as F
 
 from driftvq.data import eval_batches, open_source, to_float, to_uint8, train_batches
 from driftvq.files import LOCK_FILE, locked
-from driftvq.machine import environment, git_state
+from driftvq.machine import environment
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.checkpoints import seed_all
 from driftvq.training.config import TrainConfig
@@ -85,44 +83,6 @@ def test_the_environment_is_saved(tmp_path):
     found = json.loads((tmp_path / "environment.json").read_text())
     assert found["packages"]["torch"] == environment()["packages"]["torch"]
     assert {"command", "date", "python", "platform", "git", "threads"} <= found.keys()
-
-
-def test_git_state(tmp_path):
-    answers = {"ls-files": "folder.py", "rev-parse": "abc", "status": " M x.py"}
-
-    def run(command, **options):
-        assert options["timeout"] > 0
-        return subprocess.CompletedProcess(command, 0, stdout=answers[command[3]] + "\n")
-
-    assert git_state(tmp_path, run) == {"commit": "abc", "changed": True}
-    answers["status"] = ""
-    assert git_state(tmp_path, run) == {"commit": "abc", "changed": False}
-    answers["ls-files"] = ""
-    assert git_state(tmp_path, run) is None, "installed inside of somebody else's repository"
-
-    def missing(command, **options):
-        raise FileNotFoundError("git")
-
-    assert git_state(tmp_path, missing) is None
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_git_state_of_any_folder_of_a_repository(tmp_path):
-    def git(*arguments):
-        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
-
-    (tmp_path / "tracked").mkdir()
-    (tmp_path / "tracked" / "module.py").write_text("")
-    (tmp_path / "installed").mkdir()
-    git("init")
-    git("add", "tracked")
-    git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-m", "first")
-    (tmp_path / "installed" / "module.py").write_text("")
-    assert git_state(tmp_path / "installed") is None
-    state = git_state(tmp_path / "tracked")
-    assert state is not None
-    assert not state["changed"]
-    assert len(state["commit"]) == 40
 
 
 def test_a_resumed_run_keeps_its_course(tmp_path):

@@ -29,13 +29,14 @@ def run(args: argparse.Namespace) -> None:
 
     tokens = open_tokens(args.tokens)
 
+    from driftvq.models.running import find_room, load_model
+    from driftvq.progress import Progress
     from driftvq.tokens.decoding import RENAMED, SKIPPED, decode_tokens
-    from driftvq.tokens.loading import load_model
-    from driftvq.tokens.progress import show_progress
 
     model, _, _ = load_model(args.model, args.device)
-    with show_progress("decoding", len(tokens)) as progress:
-        renamed = decode_tokens(model, tokens, args.out, max_pixels=args.max_pixels, progress=progress)
+    room = find_room(model, max_pixels=args.max_pixels)
+    with Progress("decoding", len(tokens)) as progress:
+        renamed = decode_tokens(model, tokens, args.out, room=room, progress=progress.add)
     skipped = 0
     if (args.out / SKIPPED).is_file():
         with (args.out / SKIPPED).open(encoding="utf-8") as lines:

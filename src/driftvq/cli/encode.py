@@ -64,14 +64,14 @@ def run(args: argparse.Namespace) -> None:
     check_output(args.out, overwrite=args.overwrite, resume=args.resume)
 
     from driftvq.data.sources import open_source
+    from driftvq.models.running import find_room, load_model
+    from driftvq.progress import Progress
     from driftvq.tokens.encoding import encode_source
-    from driftvq.tokens.loading import load_model
-    from driftvq.tokens.progress import show_progress
 
     source = open_source(args.images, split="all")
     model, device, batch_size = load_model(args.model, args.device, args.batch_size)
     try:
-        with show_progress("encoding", len(source)) as progress:
+        with Progress("encoding", len(source)) as progress:
             tokens = encode_source(
                 model,
                 source,
@@ -83,8 +83,8 @@ def run(args: argparse.Namespace) -> None:
                 settings={"images": args.images, "device": device.type},
                 overwrite=args.overwrite,
                 resume=args.resume,
-                max_pixels=args.max_pixels,
-                progress=progress,
+                room=find_room(model, args.workers, max_pixels=args.max_pixels),
+                progress=progress.add,
             )
     except (KeyboardInterrupt, ValueError, OSError):
         if partial_folder(args.out).is_dir():

@@ -141,30 +141,30 @@ def open_images(images: Images, size: int | None, config: "TrainConfig | None") 
 def measure(args: argparse.Namespace, source: "ImageSource", size: int | None) -> "Evaluation":
     """Run the model and the metrics over the images."""
     from driftvq.data import eval_batches
-    from driftvq.metrics import evaluate, model_pairs
+    from driftvq.metrics import evaluate
     from driftvq.metrics.evaluation import DEFAULT_CACHE
-    from driftvq.tokens.coding import counter
-    from driftvq.tokens.loading import load_model
-    from driftvq.tokens.pixel_limit import metric_bytes, pixel_limit
-    from driftvq.tokens.progress import show_progress
+    from driftvq.models.running import find_room, load_model, metric_bytes, model_pairs
+    from driftvq.progress import Progress
 
     model, device, _ = load_model(args.model, args.device)
     skipped: list[tuple[str, str]] = []
     options: dict[str, Any] = {"limit": args.limit, "workers": args.workers, "strict": args.strict}
-    options["max_pixels"] = args.max_pixels or pixel_limit(model, args.workers, metric_bytes(args.metrics or ()))
+    room = find_room(model, args.workers, metric_bytes(args.metrics or ()), args.max_pixels)
+    options |= {"max_pixels": room.image, "batch_pixels": room.at_once}
     total = len(source) if args.limit is None else min(args.limit, len(source))
     with (
         eval_batches(source, size=size, batch_size=args.batch_size, **options) as batches,
-        show_progress("evaluating", total) as progress,
+        Progress("evaluating", total) as progress,
     ):
+        progress.add(0)
         evaluation = evaluate(
-            model_pairs(model, batches, device, lambda name, reason: skipped.append((name, reason))),
+            model_pairs(model, batches, device, lambda name, reason: skipped.append((name, reason)), room),
             codebook_size=None if model.quantizer is None else model.quantizer.codebook_size,
             metrics=args.metrics,
             weights=args.weights,
             cache=None if args.no_cache else DEFAULT_CACHE,
             device=device,
-            progress=counter(progress),
+            progress=progress.add,
         )
     if skipped:
         name, reason = skipped[0]

@@ -2,10 +2,20 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from driftvq.cli.arguments import say, whole
 from driftvq.cli.encode import add_running
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GAP = 4
+"""White pixels between an original and its reconstruction."""
 
 EXAMPLES = """examples:
   driftvq reconstruct runs/x photo.jpg                 writes ./photo-reconstructed.png
@@ -32,30 +42,77 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Reconstruct images and print how near they are."""
-    from driftvq.tokens.reconstructing import check_images, output_paths
-
     check_images(args.images)
     places = dict(zip(map(str, args.images), output_paths(args.images, args.out), strict=True))
 
-    from driftvq.data.images import write_image
-    from driftvq.tokens.loading import load_model
-    from driftvq.tokens.reconstructing import FileList, Reconstruction, reconstruct_images, side_by_side
+    from driftvq.data.folder import open_files
+    from driftvq.data.loader import eval_batches
+    from driftvq.metrics import psnr
+    from driftvq.models.running import find_room, load_model, reconstructions
 
     model, _, batch_size = load_model(args.model, args.device, args.batch_size)
-    ratios, bad = [], []
-    options = {"size": args.size, "batch_size": batch_size, "max_pixels": args.max_pixels}
-    for result in reconstruct_images(model, FileList(args.images), **options):
-        if not isinstance(result, Reconstruction):
-            bad.append(result)
-            say(f"cannot read {result[0]}: {result[1]}")
-            continue
-        path = places[result.name]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_image(path, side_by_side(result.original, result.image) if args.side_by_side else result.image)
-        height, width = result.image.shape[:2]
-        sys.stdout.write(f"{result.name}  {width}×{height}  PSNR {result.psnr:.2f} dB  {path}\n")
-        ratios.append(result.psnr)
+    room = find_room(model, max_pixels=args.max_pixels)
+    limits: dict[str, Any] = {"max_pixels": room.image, "batch_pixels": room.at_once}
+    ratios: list[float] = []
+    bad: list[tuple[str, str]] = []
+    with eval_batches(open_files(args.images), size=args.size, batch_size=batch_size, **limits) as batches:
+        for batch in reconstructions(model, batches, room):
+            for name, reason in batch.skipped:
+                bad.append((name, reason))
+                say(f"cannot read {name}: {reason}")
+            found = psnr(batch.originals, batch.images.cpu(), data_range=255).tolist() if batch.names else []
+            for name, original, image, ratio in zip(batch.names, batch.originals, batch.images, found, strict=True):
+                write(places[name], original, image, args.side_by_side)
+                height, width = image.shape[1:]
+                sys.stdout.write(f"{name}  {width}×{height}  PSNR {ratio:.2f} dB  {places[name]}\n")
+            ratios += found
     if len(ratios) > 1:
         sys.stdout.write(f"mean of {len(ratios)} images: PSNR {sum(ratios) / len(ratios):.2f} dB\n")
     if bad:
         raise ValueError(f"{len(bad)} of {len(args.images)} images could not be read, the first: {bad[0][0]}")
+
+
+def write(path: Path, original: "Tensor", image: "Tensor", beside: bool) -> None:
+    """Write a reconstruction, if wanted with its original at the left and a white gap between them."""
+    from driftvq.data.images import write_image
+
+    parts = [original, original.new_full((3, original.shape[1], GAP), 255), image.cpu()] if beside else [image.cpu()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_image(path, np.concatenate([part.permute(1, 2, 0).numpy() for part in parts], axis=1))
+
+
+def check_images(images: Sequence[Path]) -> None:
+    """Every named image must be a file."""
+    for path in images:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; name its images, or use `driftvq encode` and `driftvq decode`")
+        if not path.exists():
+            raise ValueError(f"no such image: {path}")
+
+
+def output_paths(images: Sequence[Path], out: Path | None) -> list[Path]:
+    """Where reconstructions go; an error if a file is there already or two images would share one.
+
+    Args:
+        images: the originals; ``photo.jpg`` becomes ``photo-reconstructed.png``.
+        out: a folder, or for a single image a ``.png`` file; None is the current folder.
+    """
+    if out is not None and out.suffix.lower() == ".png" and not out.is_dir():
+        if len(images) > 1:
+            raise ValueError(f"{len(images)} images need a folder as output, got the file {out}")
+        paths = [out]
+    else:
+        paths = [(out or Path()) / f"{_stem(image)}-reconstructed.png" for image in images]
+    for number, path in enumerate(paths):
+        if path.exists():
+            raise ValueError(f"{path} exists and is not overwritten; move it, or choose another output with -o")
+        if path in paths[:number]:
+            other = images[paths.index(path)]
+            raise ValueError(f"{other} and {images[number]} would both become {path}; reconstruct them one by one")
+    return paths
+
+
+def _stem(path: Path) -> str:
+    from driftvq.data.images import is_image_name
+
+    return path.stem if is_image_name(path.name) else path.name

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftvq.data.images import SUFFIXES, Pixels, is_image_name, read_image
-from driftvq.data.progress import counted
 from driftvq.files import open_regular
+from driftvq.progress import counted
 
 SPLITS = ("train", "val", "all")
 
@@ -222,6 +222,11 @@ def open_list(path: Path, split: str, val_share: float, seed: int) -> FileSource
 def open_single(path: Path) -> FileSource:
     """One image file."""
     return FileSource(path.parent, PackedNames([os.fsencode(path.name)]), "all", 0.5, 0)
+
+
+def open_files(paths: Iterable[Path]) -> FileSource:
+    """Image files that go by their whole paths."""
+    return FileSource(Path(), PackedNames(map(os.fsencode, paths)), "all", 0.5, 0)
 
 
 def split_folder(root: Path, split: str) -> tuple[Path, str]:

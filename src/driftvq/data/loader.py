@@ -146,6 +146,7 @@ def eval_batches(
     workers: int = 0,
     strict: bool = False,
     max_pixels: int | None = None,
+    batch_pixels: int | None = None,
 ) -> Batches:
     """Every image once, in order, the centre square; unreadable ones are left out and reported.
 
@@ -154,7 +155,8 @@ def eval_batches(
         limit: at most so many images, evenly spaced over the source, so that a sorted one is still represented.
         rank: this process takes images rank, rank + world_size, ...; maybe none, if there are fewer images than ranks.
         strict: an unreadable image is an error.
-        max_pixels: of a batch, with ``size=None``: it ends before it has more, and a larger image counts as unreadable.
+        max_pixels: of an image, with ``size=None``; a larger one counts as unreadable.
+        batch_pixels: of a batch, with ``size=None``: it ends before it has more; a larger image is a batch of its own.
 
     Raises:
         BadImageError: while iterating, when no image can be read.
@@ -166,7 +168,7 @@ def eval_batches(
     indices = (np.arange(count, dtype=np.int64) * len(source) // count)[rank::world_size]
     chunk = batch_size if size is not None else 1
     rows = EvalRows(source, size, indices, chunk, strict, max_pixels)
-    most = max_pixels if size is None else None
+    most = batch_pixels if size is None else None
     return Batches(
         rows,
         range(-(-len(indices) // chunk)),
@@ -207,7 +209,7 @@ def _rebatch(
     problems: list[tuple[str, str]],
     strict: bool,
     all_mine: bool,
-    max_pixels: int | None,
+    batch_pixels: int | None,
 ) -> Iterator[ImageBatch]:
     """Full batches in spite of skipped images; the last one carries what was skipped after it."""
     skipped = list(problems)
@@ -219,9 +221,8 @@ def _rebatch(
             raise BadImageError(part.error)
         skipped += part.skipped
         for image, name in zip(part.images, part.names, strict=True):
-            room = (
-                batch_size if max_pixels is None else min(batch_size, max_pixels // (image.shape[0] * image.shape[1]))
-            )
+            area = image.shape[0] * image.shape[1]
+            room = batch_size if batch_pixels is None else min(batch_size, batch_pixels // area)
             if images and (len(images) >= room or images[0].shape != image.shape):
                 yield _batch(images, names, skipped)
                 images, names, skipped = [], [], []

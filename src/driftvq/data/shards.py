@@ -18,10 +18,10 @@ import numpy as np
 
 from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS, PackedNames, split_rows
 from driftvq.data.images import SUFFIXES, USABLE, BadImageError, Pixels, is_image_name, read_image
-from driftvq.data.progress import counted
 from driftvq.data.tar_index import Member, TarError, tar_members
 from driftvq.files import open_regular
 from driftvq.machine import available_memory
+from driftvq.progress import counted
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 

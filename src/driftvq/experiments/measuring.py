@@ -21,9 +21,10 @@ from driftvq.data import eval_batches
 from driftvq.data.images import read_image, to_float, to_uint8, write_image
 from driftvq.experiments.plan import open_images
 from driftvq.inspection.codebook import count_parameters
-from driftvq.metrics import CodeCounter, Evaluation, evaluate, model_pairs
+from driftvq.metrics import CodeCounter, Evaluation, evaluate
 from driftvq.metrics.evaluation import CODE_METRICS, Pairs
 from driftvq.models import VQVAE
+from driftvq.models.running import model_pairs
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Cell, Codes
 from driftvq.training.config import TrainConfig

@@ -5,7 +5,6 @@ from driftvq.metrics.feature_distances import KID, FeatureMoments, frechet_dista
 from driftvq.metrics.gauges import CodeCounter
 from driftvq.metrics.inception import Inception
 from driftvq.metrics.lpips import LPIPS
-from driftvq.metrics.pairs import model_pairs
 from driftvq.metrics.similarity import ms_ssim, psnr, ssim
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, find_weights
 
@@ -24,7 +23,6 @@ __all__ = [
     "find_weights",
     "frechet_distance",
     "kid",
-    "model_pairs",
     "ms_ssim",
     "polynomial_mmd",
     "psnr",

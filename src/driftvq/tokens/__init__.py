@@ -8,9 +8,8 @@ from driftvq.tokens.reader import Tokens, open_tokens
 from driftvq.tokens.writer import TokenWriter
 
 if TYPE_CHECKING:
-    from driftvq.tokens.coding import token_model
     from driftvq.tokens.decoding import decode_tokens
-    from driftvq.tokens.encoding import encode_images, encode_source
+    from driftvq.tokens.encoding import encode_images, encode_source, token_model
 
 __all__ = [
     "TokenIndex",
@@ -30,7 +29,7 @@ __getattr__ = importer(
         "decode_tokens": "decoding",
         "encode_images": "encoding",
         "encode_source": "encoding",
-        "token_model": "coding",
+        "token_model": "encoding",
     },
 )
 """Tokens can be read without loading torch; what needs a model is imported on first use."""

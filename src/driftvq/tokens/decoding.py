@@ -3,20 +3,19 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from driftvq.data.images import SUFFIXES, to_uint8, write_image
+from driftvq.data.images import SUFFIXES, write_image
+from driftvq.models.running import Room, decode_pixels, find_room, repeatable
 from driftvq.models.vqvae import VQVAE
 from driftvq.tokens.arrays import check_range
-from driftvq.tokens.coding import counter, repeatable, token_model
+from driftvq.tokens.encoding import Progress, token_model
 from driftvq.tokens.format import partial_folder, taken
-from driftvq.tokens.pixel_limit import pixel_limit
-from driftvq.tokens.progress import Progress
 from driftvq.tokens.reader import Tokens, open_tokens
 
 MAX_BYTES = 200
@@ -117,7 +116,7 @@ def decode_tokens(
     tokens: Tokens | str | Path,
     out: str | Path,
     *,
-    max_pixels: int | None = None,
+    room: Room | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Write the images of tokens as PNG files; the folder appears when it is complete.
@@ -126,9 +125,8 @@ def decode_tokens(
         model: that made the tokens; others are refused.
         tokens: or their folder.
         out: folder to make. Images keep the folders of their names, see :func:`driftvq.tokens.decoding.place_image`.
-        max_pixels: of images that are decoded at once; larger ones are left out and listed in ``skipped.txt``. None
-            takes what the free memory allows, see :mod:`driftvq.tokens.pixel_limit`.
-        progress: see :data:`driftvq.tokens.progress.Progress`.
+        room: see :func:`driftvq.models.running.find_room`; larger images are left out and listed in ``skipped.txt``.
+        progress: told how many images were dealt with since the last call, first 0.
 
     Returns:
         How many images could not have their plain name; ``renamed.txt`` lists them as JSON lines of name and file.
@@ -138,7 +136,7 @@ def decode_tokens(
     out = Path(out)
     folder = _new_folder(out)
     try:
-        renamed = _decode(model, tokens, folder, max_pixels or pixel_limit(model), counter(progress))
+        renamed = _decode(model, tokens, folder, room or find_room(model), progress)
         if out.is_dir():
             out.rmdir()  # it is empty, and not every system renames over a folder
         folder.rename(out)
@@ -160,26 +158,27 @@ def check_model(tokens: Tokens, model: VQVAE) -> None:
         raise ValueError(f"{tokens.folder} does not fit its model: it says {found}, the model {ours}")
 
 
-def _decode(model: VQVAE, tokens: Tokens, folder: Path, max_pixels: int, count: Callable[[int], None]) -> int:
-    device = next(model.parameters()).device
+def _decode(model: VQVAE, tokens: Tokens, folder: Path, room: Room, progress: Progress | None) -> int:
+    progress = progress or (lambda count: None)
     names, renamed = tokens.names(), 0
     for listing in (RENAMED, SKIPPED):
         (folder / listing).touch()  # before a folder of an image's name can take the place
+    progress(0)
     with repeatable():
         for rows in tokens.batches():
             height, width = _common_size(tokens, rows)
-            at_once = max_pixels // (height * width)
+            at_once = max(1, room.at_once // (height * width)) if height * width <= room.image else 0
             if not at_once:
-                reason = f"{width} x {height} is more than {max_pixels:,} pixels, the limit here"
+                reason = f"{width} x {height} is more than {room.image:,} pixels, the limit here"
                 for name in _take(names, len(rows)):
                     _note(folder / SKIPPED, f"{json.dumps(name)}\t{reason}")
             for piece in _pieces(rows, at_once):
-                images = _decode_batch(model, tokens, piece, (height, width), device)
+                images = _decode_batch(model, tokens, piece, (height, width), room)
                 for image, name in zip(images, _take(names, len(piece)), strict=True):
                     path = place_image(folder, name, SUFFIXES)
                     write_image(path, image.permute(1, 2, 0).numpy())
                     renamed += _note_renamed(folder, name, path)
-            count(len(rows))
+            progress(len(rows))
     next(names, None)  # raises if there are more
     for listing in (RENAMED, SKIPPED):
         if not (folder / listing).stat().st_size:
@@ -200,10 +199,10 @@ def _common_size(tokens: Tokens, rows: range) -> tuple[int, int]:
     return int(sizes[0, 0]), int(sizes[0, 1])
 
 
-def _decode_batch(model: VQVAE, tokens: Tokens, rows: range, size: tuple[int, int], device: torch.device) -> Tensor:
+def _decode_batch(model: VQVAE, tokens: Tokens, rows: range, size: tuple[int, int], room: Room) -> Tensor:
     indices = np.stack([tokens[number] for number in rows])
     check_range(indices, tokens.index.model.codebook_size)
-    return to_uint8(model.decode(torch.from_numpy(indices.astype(np.int64)).to(device), size)).cpu()
+    return decode_pixels(model, torch.from_numpy(indices.astype(np.int64)), size, room).cpu()
 
 
 def _take(names: Iterator[str], count: int) -> list[str]:

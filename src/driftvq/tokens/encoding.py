@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from driftvq.data.images import BadImageError, Pixels, to_float
+from driftvq.data.images import BadImageError, Pixels
 from driftvq.data.loader import ImageBatch, eval_batches
 from driftvq.data.sources import ImageSource
+from driftvq.models.pretrained import model_hash
+from driftvq.models.running import Room, encode_pixels, find_room, repeatable, too_small
 from driftvq.models.vqvae import VQVAE
-from driftvq.tokens.coding import counter, repeatable, token_model, too_small
-from driftvq.tokens.pixel_limit import pixel_limit
-from driftvq.tokens.progress import Progress
+from driftvq.tokens.format import TokenModel
 from driftvq.tokens.reader import Tokens, open_tokens
 from driftvq.tokens.writer import TokenWriter
+
+Progress = Callable[[int], object]
 
 
 class Remaining:
@@ -74,10 +76,10 @@ def encode_images(
         settings: JSON values to keep in its index.
         overwrite: replace an existing token folder.
         strict: an image too small for the model is an error; else it is skipped.
-        progress: see :data:`driftvq.tokens.progress.Progress`.
+        progress: told how many images were dealt with since the last call; first, before any work, how many earlier.
     """
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite) as writer:
-        _encode(model, batches, writer, strict, counter(progress), frozenset())
+        _encode(model, batches, writer, strict, find_room(model), progress or _unheard, frozenset())
         return open_tokens(writer.finish())
 
 
@@ -93,7 +95,7 @@ def encode_source(
     settings: dict[str, Any] | None = None,
     overwrite: bool = False,
     resume: bool = False,
-    max_pixels: int | None = None,
+    room: Room | None = None,
     progress: Progress | None = None,
 ) -> Tokens:
     """Write the tokens of all images of a source; can be interrupted and resumed.
@@ -105,17 +107,18 @@ def encode_source(
         batch_size: images of equal size per call of the model.
         workers: processes that read ahead.
         resume: go on with an interrupted run, which must have had the same model, settings, size and batch size.
-        max_pixels: of a batch; larger images are skipped. None takes what the free memory allows, see
-            :mod:`driftvq.tokens.pixel_limit`.
+        room: see :func:`driftvq.models.running.find_room`; larger images are skipped.
     """
     settings = {**(settings or {}), "size": size, "batch_size": batch_size, "images_found": len(source)}
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite, resume=resume) as writer:
         if not writer.index.complete:  # else it was killed just before the folder got its name
             rest, known = remaining_images(source, writer)
             if len(rest):
-                limits: dict[str, Any] = {"strict": strict, "max_pixels": max_pixels or pixel_limit(model, workers)}
+                room, told = room or find_room(model, workers), progress or _unheard
+                limits: dict[str, Any] = {"strict": strict, "max_pixels": room.image, "batch_pixels": room.at_once}
                 with eval_batches(rest, size=size, batch_size=batch_size, workers=workers, **limits) as batches:
-                    _encode(model, batches, writer, strict, counter(progress, rest.start), known)
+                    told(rest.start)
+                    _encode(model, batches, writer, strict, room, told, known)
         return open_tokens(writer.finish())
 
 
@@ -124,11 +127,11 @@ def _encode(
     batches: Iterable[ImageBatch],
     writer: TokenWriter,
     strict: bool,
-    count: Callable[[int], None],
+    room: Room,
+    progress: Progress,
     known: frozenset[str],
 ) -> None:
     """Encode and write; ``known`` are names that were skipped, and listed, before an interruption."""
-    device = next(model.parameters()).device
     with repeatable():
         for images, names, skipped in batches:
             height, width = images.shape[2:]
@@ -141,6 +144,17 @@ def _encode(
                 skipped += [(name, reason) for name in names if name not in known]
                 writer.write(np.empty(0), [], (height, width), skipped)
             else:
-                indices = model.encode(to_float(images.to(device)))
-                writer.write(indices.cpu().numpy(), names, (height, width), skipped)
-            count(done)
+                writer.write(encode_pixels(model, images, room).cpu().numpy(), names, (height, width), skipped)
+            progress(done)
+
+
+def token_model(model: VQVAE) -> TokenModel:
+    """What a token folder says of a model; an error for one without tokens."""
+    if model.quantizer is None:
+        raise ValueError("this model is a plain autoencoder (quantizer 'none'): it has no tokens")
+    quantizer = model.quantizer
+    return TokenModel(model_hash(model), quantizer.codebook_size, model.downscale, quantizer.indices_per_position)
+
+
+def _unheard(count: int) -> None:
+    """Nobody wants to know the progress."""

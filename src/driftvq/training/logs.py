@@ -57,6 +57,13 @@ def _one_line(text: str) -> str:
 
 
 SAMPLES, COLUMNS = "samples", 8
+SHOWN = {
+    "train/loss": "loss {:.4f}",
+    "train/psnr": "PSNR {:.2f} dB",
+    "train/usage": "usage {:.0%}",
+    "val/psnr": "val PSNR {:.2f} dB",
+}
+"""What a user sees of the log while it is written."""
 
 
 class RunLog:
@@ -143,6 +150,12 @@ def training_values(
         values["train/perplexity"] = sum(float(perplexity(counts_k)) for counts_k in counts) / len(places)
         values |= {f"quantizer/{name}": value for name, value in quantizer.readings().items()}
     return values
+
+
+def shown_values(values: Mapping[str, float], validation: bool = True) -> str:
+    """Loss, PSNR and usage in words, as far as they were logged."""
+    names = [name for name in SHOWN if name in values and (validation or not name.startswith("val/"))]
+    return " · ".join(SHOWN[name].format(values[name]) for name in names)
 
 
 def pair_grid(originals: Tensor, rebuilt: Tensor, columns: int = COLUMNS) -> NDArray[np.uint8]:

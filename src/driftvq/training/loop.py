@@ -17,13 +17,13 @@ from driftvq.data import ImageBatch, to_float, to_uint8
 from driftvq.drift_meter import DriftMeter
 from driftvq.drift_meter.probing import pending_starts, undisturbed
 from driftvq.models import VQVAE
+from driftvq.progress import Progress
 from driftvq.training.checkpoints import random_state, save_checkpoint, seed_all, set_random_state
 from driftvq.training.codebook_start import rest_, settle_, start_codebook_
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision, whole_weights
-from driftvq.training.logs import RunLog, SkippedImages, training_values
+from driftvq.training.logs import RunLog, SkippedImages, shown_values, training_values
 from driftvq.training.losses import Adversary, ReconstructionLoss, make_adversary, make_reconstruction_loss
-from driftvq.training.progress import LiveProgress
 from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, StopSignals
 from driftvq.training.validation import BestModel, ValidationSums, WeightAverage
 
@@ -154,10 +154,11 @@ class TrainingLoop:
             return
         first = self.fabric.global_rank == 0
         self.log = RunLog(self.run if first else None, self.step, self.config.tensorboard)
-        self.progress = LiveProgress(self.step, self.steps, first)
+        progress = Progress("step", self.steps, "steps", visible=first)
         batches = self.images.train_batches(self.step * self.config.accumulate)
-        with closing(self.log), closing(self.progress), batches, StopSignals() as signals:
+        with closing(self.log), progress, batches, StopSignals() as signals:
             stream = iter(batches)
+            progress.show(self.step)
             if self.step == 0:
                 self.measure_drift()
             while not self.finished:
@@ -166,7 +167,7 @@ class TrainingLoop:
                 self.look()
                 if self.step % self.config.val_every == 0 or self.step == self.steps:
                     self.validate()
-                self.progress.show(self.step, self.log.latest, last=self.finished)
+                progress.show(self.step, shown_values(self.log.latest, progress.wide), last=self.finished)
                 self.keep(any_process(signals.requested, self.fabric.device))
             self.stop_if(any_process(signals.requested, self.fabric.device))  # asked for during the last checkpoint
 

@@ -1,0 +1,118 @@
+"""How far something is, on stderr: a bar in a terminal, elsewhere a line now and then."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+Item = TypeVar("Item")
+
+QUIET_SECONDS, LOG_SECONDS = 2.0, 30.0
+"""What is done sooner says nothing; how far a log's lines are apart."""
+WIDE = 110
+"""Columns of a terminal that has room for everything."""
+
+
+class Progress:
+    """A count, its speed, the time left, and whatever else is to be told.
+
+    >>> with Progress("encoding", 2000) as progress:
+    ...     progress.add(0)  # the clock starts; what was done earlier says nothing about the speed
+    ...     progress.add(16)
+
+    Args:
+        what: is going on.
+        total: how many there will be; None if nobody knows.
+        unit: what is counted.
+        visible: whether to show anything; of several processes one does.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int | None,
+        unit: str = "images",
+        *,
+        visible: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.what, self.total, self.unit, self.done = what, total, unit, 0
+        self._visible, self._clock, self._bar = visible, clock, None
+        self._start: tuple[float, int] | None = None
+        self._next_line = 0.0
+        if visible and sys.stderr.isatty():
+            self._bar = _bar()
+
+    @property
+    def wide(self) -> bool:
+        """Whether there is room for everything."""
+        return self._bar is None or self._bar.console.width >= WIDE
+
+    def add(self, count: int) -> None:
+        """So many more are done."""
+        self.show(self.done + count)
+
+    def show(self, done: int, text: str = "", last: bool = False) -> None:
+        """So many are done; the first call starts the clock."""
+        self.done, now = done, self._clock()
+        if self._start is None:
+            self._start, self._next_line = (now, done), now + QUIET_SECONDS
+            if self._bar is not None:
+                self._bar.add_task(self.what, total=self.total, completed=done, rate="", text=text)
+                self._bar.start()
+            return
+        rate = (done - self._start[1]) / max(now - self._start[0], 1e-9)
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, rate=f"{rate:,.1f} {self.unit}/s", text=text)
+        elif self._visible and (last or now >= self._next_line):
+            self._next_line = now + LOG_SECONDS
+            sys.stderr.write(progress_line(self.what, done, self.total, rate, self.unit, text) + "\n")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+
+def progress_line(what: str, done: int, total: int | None, rate: float, unit: str, text: str = "") -> str:
+    """One line for a log file: ``step 500/2000 · 12.3 steps/s · 2:02 left · loss …``."""
+    parts = [f"{what} {done}" if total is None else f"{what} {done}/{total}", f"{rate:,.1f} {unit}/s"]
+    if total is not None and rate > 0:
+        minutes, seconds = divmod(round(max(0, total - done) / rate), 60)
+        hours, minutes = divmod(minutes, 60)
+        parts.append(f"{hours}:{minutes:02d}:{seconds:02d} left" if hours else f"{minutes}:{seconds:02d} left")
+    return " · ".join([*parts, text] if text else parts)
+
+
+def counted(items: Iterable[Item], what: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Item]:
+    """Pass items on; once that takes a while, say how many there were so far."""
+    start, progress, count = clock(), None, 0
+    for count, item in enumerate(items, start=1):
+        yield item
+        if count % 256 == 0 and clock() - start > QUIET_SECONDS:  # a look at the clock costs more than most items
+            progress = progress or Progress(what, None, "files", clock=clock)
+            progress.show(count)
+    if progress is not None:
+        progress.show(count, last=True)
+        progress.close()
+
+
+def _bar() -> Any:
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError as error:
+        raise ValueError('the progress bar needs rich: pip install "driftvq[tokenizer]"') from error
+    texts = (TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), *texts)
+    return Progress(*columns, console=Console(file=sys.stderr), redirect_stdout=False)
