@@ -9,10 +9,17 @@ import torch
 from PIL import Image
 
 from driftvq.cli import main
-from driftvq.inspection.codebook import code_tensors, count_parameters, describe_codebook, neighbour_distances
-from driftvq.inspection.facts import drift_series, inspect_model, summarise
-from driftvq.inspection.text import sparkline, to_text
-from driftvq.inspection.verdict import DONE, expected_usage, give_verdict
+from driftvq.cli.inspect import sparkline, to_text
+from driftvq.inspection import drift_series, inspect_model, summarise
+from driftvq.inspection.codebook_state import (
+    DONE,
+    code_tensors,
+    count_parameters,
+    describe_codebook,
+    expected_usage,
+    give_verdict,
+    neighbour_distances,
+)
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.records.runs import append_record
 from tests.training.runs import arguments, make_images

@@ -3,6 +3,9 @@
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
+
+from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL
 
 
 def say(line: str) -> None:
@@ -19,3 +22,12 @@ def whole(least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def find_run(model: str) -> Path | None:
+    """The folder of a run, if the model is given as one or as the ``model`` in it."""
+    path = Path(model)
+    for folder in (path, path.parent) if path.name == MODEL else (path,):
+        if any((folder / name).exists() for name in (METRICS_FILE, CONFIG_FILE, CHECKPOINTS)):
+            return folder
+    return None

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from driftvq.cli.arguments import say, whole
+from driftvq.cli.arguments import find_run, say, whole
 from driftvq.cli.encode import add_max_pixels
+from driftvq.records.runs import CONFIG_FILE
 
 if TYPE_CHECKING:
     from driftvq.data import ImageSource
@@ -72,7 +73,8 @@ def run(args: argparse.Namespace) -> None:
 
     for name in args.metrics or ():
         check_name("metric", name, METRICS)
-    folder, config = find_run(args.model)
+    folder = find_run(args.model)
+    config = read_config(folder)
     out = args.out or (folder / RESULT if folder is not None else None)
     if args.out is not None and (args.out.is_dir() or not args.out.parent.is_dir()):
         raise ValueError(f"--out must be a file in an existing folder, got {str(args.out)!r}")
@@ -100,16 +102,13 @@ class Images(NamedTuple):
         return self.spec or "embedded photographs"
 
 
-def find_run(model: str) -> "tuple[Path | None, TrainConfig | None]":
-    """The run's folder and its config, if the model is a run's folder or the ``model`` in it."""
-    from driftvq.records.runs import CONFIG_FILE, MODEL
+def read_config(run: Path | None) -> "TrainConfig | None":
+    """What a run was started with."""
     from driftvq.training.settings import make_config, read_settings
 
-    path = Path(model)
-    for folder in (path, path.parent) if path.name == MODEL else (path,):
-        if (folder / CONFIG_FILE).is_file():
-            return folder, make_config(read_settings(folder / CONFIG_FILE))
-    return None, None
+    if run is None or not (run / CONFIG_FILE).is_file():
+        return None
+    return make_config(read_settings(run / CONFIG_FILE))
 
 
 def choose_images(data: str | None, split: str | None, config: "TrainConfig | None") -> Images:

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from driftvq.data import eval_batches
 from driftvq.data.images import read_image, to_float, to_uint8, write_image
 from driftvq.experiments.plan import open_images
-from driftvq.inspection.codebook import count_parameters
+from driftvq.inspection.codebook_state import count_parameters
 from driftvq.metrics import CodeCounter, Evaluation, evaluate
 from driftvq.metrics.evaluation import CODE_METRICS, Pairs
 from driftvq.models import VQVAE

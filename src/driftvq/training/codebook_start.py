@@ -1,11 +1,13 @@
 """What happens to the codebook beside the steps: the k-means start before the first, and rest before the last."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from driftvq.data import ImageBatch
 from driftvq.drift_meter.probing import parts_of, pending_starts
 from driftvq.models import VQVAE
 from driftvq.quantizers import Quantizer
@@ -13,6 +15,20 @@ from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.distributed import world_size
 from driftvq.quantizers.settling import check_repeatable, freeze_but_output_
 from driftvq.quantizers.settling import settle_ as settle_quantizer_
+
+SETTLING_PASSES, LATENTS_PER_CODE = 5, 64
+"""Passes of k-means over the training images when the encoder comes to rest, and latents of each for one code."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Images as the model takes them, of batches that can be gone through several times."""
+
+    prepare: Callable[[Tensor], Tensor]
+    batches: Iterable[ImageBatch]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self.prepare(batch.images) for batch in self.batches)
 
 
 @torch.no_grad()
@@ -112,3 +128,17 @@ class Latents:
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self.model.latents(images) for images in self.batches)
+
+
+def settling_batches(model: VQVAE, size: int, images: int, most: int) -> int:
+    """Batches for each pass of k-means: enough for every code, but never more than ``most``.
+
+    Args:
+        model: that settles.
+        size: side of the images.
+        images: of a batch, of all processes together.
+        most: batches, such as the steps that are left.
+    """
+    height, width = model.grid_size((size, size))
+    codes = 0 if model.quantizer is None else model.quantizer.codebook_size
+    return max(1, min(-(-LATENTS_PER_CODE * codes // (images * height * width)), most))

@@ -3,15 +3,13 @@
 Lightning Fabric decides where it runs: devices, processes, precision. What happens in a step is written here.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor, nn
 
 from driftvq.data import ImageBatch, to_float, to_uint8
 from driftvq.drift_meter import DriftMeter
@@ -19,11 +17,11 @@ from driftvq.drift_meter.probing import pending_starts, undisturbed
 from driftvq.models import VQVAE
 from driftvq.progress import Progress
 from driftvq.training.checkpoints import random_state, save_checkpoint, seed_all, set_random_state
-from driftvq.training.codebook_start import rest_, settle_, start_codebook_
+from driftvq.training.codebook_start import SETTLING_PASSES, Inputs, rest_, settle_, settling_batches, start_codebook_
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision, whole_weights
 from driftvq.training.logs import RunLog, SkippedImages, shown_values, training_values
-from driftvq.training.losses import Adversary, ReconstructionLoss, make_adversary, make_reconstruction_loss
+from driftvq.training.losses import Objective, StepOutput, make_adversary, make_reconstruction_loss
 from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, StopSignals
 from driftvq.training.validation import BestModel, ValidationSums, WeightAverage
 
@@ -40,65 +38,6 @@ class Probe(NamedTuple):
 
     steps: Collection[int]
     read: Callable[[VQVAE], Mapping[str, float]]
-
-
-SETTLING_PASSES, LATENTS_PER_CODE = 5, 64
-"""Passes of k-means over the training images when the encoder comes to rest, and latents of each for one code."""
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Images as the model takes them, of batches that can be gone through several times."""
-
-    prepare: Callable[[Tensor], Tensor]
-    batches: Iterable[ImageBatch]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self.prepare(batch.images) for batch in self.batches)
-
-
-class StepOutput(NamedTuple):
-    """What a forward pass gives: losses, images in [-1, 1] and their reconstructions, and the selected codes."""
-
-    loss: Tensor
-    reconstruction: Tensor
-    quantizer: Tensor
-    images: Tensor
-    rebuilt: Tensor
-    indices: Tensor | None
-
-
-class Objective(nn.Module):
-    """``loss = reconstruction + quantizer's loss [+ adversarial term]``, in one module with the model.
-
-    So the forward pass that a strategy wraps and a precision applies to ends with the loss. It takes pixels, which no
-    precision can round.
-    """
-
-    def __init__(
-        self, model: VQVAE, config: TrainConfig, reconstruction: ReconstructionLoss, adversary: Adversary | None = None
-    ) -> None:
-        super().__init__()
-        self.model, self.layout = model, memory_layout(config)
-        # In a tuple they are not part of the module: no strategy shards them and no precision converts them.
-        self.judges = reconstruction, adversary
-
-    def inputs(self, pixels: Tensor) -> Tensor:
-        """Pixels as the model takes them."""
-        return to_float(pixels).contiguous(memory_format=self.layout)
-
-    def forward(self, pixels: Tensor, adversarial: bool = False, quantize: bool = True) -> StepOutput:
-        """The loss of uint8 images ``b 3 h w``."""
-        reconstruction_loss, adversary = self.judges
-        images = self.inputs(pixels)
-        output = self.model(images, quantize)
-        rebuilt = output.images.to(torch.promote_types(output.images.dtype, torch.float32))
-        reconstruction = reconstruction_loss(rebuilt, images.to(rebuilt.dtype))
-        loss = reconstruction + output.loss
-        if adversarial and adversary is not None:
-            last_weight = [p for name, p in self.model.decoder.named_parameters() if name.endswith("weight")][-1]
-            loss = loss + adversary.generator_loss(rebuilt, reconstruction, last_weight)
-        return StepOutput(loss, reconstruction, output.loss, images, rebuilt, output.indices)
 
 
 class TrainingLoop:
@@ -214,7 +153,8 @@ class TrainingLoop:
 
     def settle(self) -> None:
         """Before the last steps: the encoder stands still from now on, and the codebook goes to k-means."""
-        batches = self.images.resting_batches(self.resting_batches())
+        together, left = self.config.batch_size * self.fabric.world_size, self.steps - self.step + 1
+        batches = self.images.resting_batches(settling_batches(self.model, self.config.size, together, left))
         inputs = Inputs(lambda pixels: self.validation.inputs(self.fabric.to_device(pixels)), batches)
         with self.fabric.autocast():
             self.say(settle_(self.model, inputs, SETTLING_PASSES))
@@ -230,14 +170,6 @@ class TrainingLoop:
         self.resting = True
         if self.fabric.world_size > 1:  # DistributedDataParallel waits for the gradients that it knew when it was made
             self.network = self.fabric.setup_module(self.objective)
-
-    def resting_batches(self) -> int:
-        """Batches for each pass of k-means: enough for every code, but never more than there are steps left to rest."""
-        config, quantizer = self.config, self.model.quantizer
-        height, width = self.model.grid_size((config.size, config.size))
-        latents = config.batch_size * height * width * self.fabric.world_size
-        wanted = -(-LATENTS_PER_CODE * (0 if quantizer is None else quantizer.codebook_size) // latents)
-        return max(1, min(wanted, self.steps - self.step + 1))
 
     def measure_drift(self) -> None:
         """Every so often, and before the first step: how far the latents moved, and how the codes followed."""
@@ -279,27 +211,20 @@ class TrainingLoop:
             return
         self.guard.check_weights(self.model)
         self.log.flush()
-        state = {
-            "model": self.network,
-            "optimizer": self.optimizer,
-            "step": self.step,
-            "resting": self.resting,
-            "random": all_processes(random_state()),
-        }
+        state: dict[str, Any] = {"model": self.network, "optimizer": self.optimizer}
+        state |= {"step": self.step, "resting": self.resting, "random": all_processes(random_state())}
         state["parts"] = {name: part.state_dict() for name, part in self.parts().items()}
         save_checkpoint(self.fabric, self.run, self.step, state)
         self.stop_if(stop)
 
     def parts(self) -> dict[str, Any]:
         """What has a state beside the model and its optimizer."""
-        scaler = self.fabric.strategy.precision
-        parts = {
-            "scaler": scaler,
+        parts: dict[str, Any] = {
+            "scaler": self.fabric.strategy.precision,
             "adversary": self.adversary,
             "average": self.average,
-            "meter": self.meter,
-            "best": self.best,
         }
+        parts |= {"meter": self.meter, "best": self.best}
         return {name: part for name, part in parts.items() if part is not None}
 
     def load(self, checkpoint: Path) -> None:

@@ -1,13 +1,16 @@
-"""How far a reconstruction is from its image: squared error, LPIPS, and the adversarial term of the VQGAN family."""
+"""What a training step minimises: squared error, LPIPS, the quantizer's loss, and the adversarial term of VQGAN."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from driftvq.data import to_float
+from driftvq.models import VQVAE
 from driftvq.quantizers.distributed import from_first_process, sum_over_processes, world_size
 from driftvq.training.config import TrainConfig
+from driftvq.training.fabric import memory_layout
 
 
 class ReconstructionLoss(nn.Module):
@@ -153,3 +156,47 @@ def make_adversary(config: TrainConfig, device: torch.device) -> Adversary | Non
     adversary = Adversary(weight, start, config.learning_rate, config.betas)
     adversary.to_(device)
     return adversary
+
+
+class StepOutput(NamedTuple):
+    """What a forward pass gives: losses, images in [-1, 1] and their reconstructions, and the selected codes."""
+
+    loss: Tensor
+    reconstruction: Tensor
+    quantizer: Tensor
+    images: Tensor
+    rebuilt: Tensor
+    indices: Tensor | None
+
+
+class Objective(nn.Module):
+    """``loss = reconstruction + quantizer's loss [+ adversarial term]``, in one module with the model.
+
+    So the forward pass that a strategy wraps and a precision applies to ends with the loss. It takes pixels, which no
+    precision can round.
+    """
+
+    def __init__(
+        self, model: VQVAE, config: TrainConfig, reconstruction: ReconstructionLoss, adversary: Adversary | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.layout = model, memory_layout(config)
+        # In a tuple they are not part of the module: no strategy shards them and no precision converts them.
+        self.judges = reconstruction, adversary
+
+    def inputs(self, pixels: Tensor) -> Tensor:
+        """Pixels as the model takes them."""
+        return to_float(pixels).contiguous(memory_format=self.layout)
+
+    def forward(self, pixels: Tensor, adversarial: bool = False, quantize: bool = True) -> StepOutput:
+        """The loss of uint8 images ``b 3 h w``."""
+        reconstruction_loss, adversary = self.judges
+        images = self.inputs(pixels)
+        output = self.model(images, quantize)
+        rebuilt = output.images.to(torch.promote_types(output.images.dtype, torch.float32))
+        reconstruction = reconstruction_loss(rebuilt, images.to(rebuilt.dtype))
+        loss = reconstruction + output.loss
+        if adversarial and adversary is not None:
+            last_weight = [p for name, p in self.model.decoder.named_parameters() if name.endswith("weight")][-1]
+            loss = loss + adversary.generator_loss(rebuilt, reconstruction, last_weight)
+        return StepOutput(loss, reconstruction, output.loss, images, rebuilt, output.indices)
