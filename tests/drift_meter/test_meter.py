@@ -242,7 +242,7 @@ def test_works_with_every_quantizer_and_says_what_it_measures(name):
     assert 0 < reading.usage <= 1
     assert 0 <= reading.recent_usage <= 1
     assert 0 <= reading.age_median <= reading.age_p90 <= reading.age_max <= 6
-    by_distance = name not in ("bsq", "fsq", "lfq", "gumbel_vq")
+    by_distance = name not in ("bsq", "fsq", "gumbel_vq", "ibq", "lfq")
     assert math.isnan(reading.follow_selected) != by_distance
     assert ("not how they follow" in meter.measures) != by_distance
     assert ("the first" in meter.measures) == (name in ("residual_vq", "grouped_vq"))
