@@ -104,7 +104,7 @@ def test_what_a_cell_costs_is_kept(tmp_path):
     assert record.steps == 6
     assert 0 < record.ms_per_step < 1000 * record.seconds["train"]
     assert record.peak_memory_mb > 50
-    assert record.seconds["evaluate"] > 0
+    assert set(record.seconds) == {"train", "evaluate"}
     lines = [json.loads(line) for line in (cell / "metrics.jsonl").read_text().splitlines()]
     assert max(line["step"] for line in lines) == 6
     assert any("val/psnr" in line for line in lines)

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 
 from driftvq.experiments.engine import share_machine
@@ -18,11 +20,16 @@ def test_jobs_share_the_cells():
     assert wall_seconds(times, 2) == 4
 
 
-def test_speed_is_measured_for_each_method():
+def test_speed_is_measured_for_each_method(monkeypatch):
+    clock = itertools.count(0.0, 2.0)
+    monkeypatch.setattr("driftvq.experiments.estimate.time.perf_counter", lambda: next(clock))
     plan = smoke_plan(methods=("vq", "ns_vq", "autoencoder", "kmeans_afterwards"))
     speed = measure_speed(plan, 1)
-    assert len(speed.train) == 3
-    assert all(seconds > 0 for seconds in speed.train.values())
+    # every step takes one tick of two seconds, for batches of four images
+    assert speed.train == dict.fromkeys(
+        [("small", 32, "autoencoder", 0), ("small", 32, "vq", 32), ("small", 32, "ns_vq", 32)], 0.5
+    )
+    assert speed.evaluate == 0  # twice as many images take one tick as well
 
 
 @pytest.mark.parametrize(("asked", "cells", "expected"), [(None, 9, (2, 4)), (4, 9, (4, 2)), (3, 1, (1, 8))])

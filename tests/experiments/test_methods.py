@@ -1,6 +1,6 @@
 import pytest
 
-from driftvq.experiments.methods import METHODS, find_methods, resolved
+from driftvq.experiments.methods import LATENT_STRIDE, METHODS, find_methods, resolved
 from driftvq.records.comparisons import GROUP_LABELS
 from driftvq.training.settings import make_config
 from tests.experiments.smoke import model_of
@@ -48,6 +48,7 @@ def test_options_that_depend_on_the_run_are_worked_out():
     def options(name):
         return resolved(make_config(METHODS[name].settings, run), 1000).quantizer_options
 
+    assert model_of("ema_tuned").downscale == LATENT_STRIDE
     assert options("ema_tuned")["threshold_ema_dead_code"] == 0.5 * 8 * 64 / 128
     assert options("ns_vq_paper")["decay_every"] == round(1000 / 16)
     assert options("sim_vq_our_beta")["commitment_weight"] == 0.25 * 16 / 64

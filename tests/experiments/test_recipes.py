@@ -20,8 +20,7 @@ def test_every_recipe_runs_at_smoke_scale(name, tmp_path):
     for cell in comparison.cells:
         assert cell.values["psnr"] > 5
         assert cell.n == 8
-        assert cell.steps >= 1
-        assert cell.parameters["network"] > 0
+        assert cell.steps == cell.config["steps"]
         assert len(list((cell.folder / "reconstructions").glob("*.png"))) == 8
         assert (cell.folder / "model" / "model.safetensors").is_file()
         assert not (cell.folder / "training").exists()

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from driftvq.records.comparisons import update_cell
 from driftvq.records.metric_table import DRIFT, decimals, metric, written, written_spread
-from driftvq.report import aggregate, load_comparison, write_report
+from driftvq.report import aggregate, load_comparison, results_table, write_report
 from driftvq.report import page as page_module
 from driftvq.report.drawings import gather_codes, gather_curves, thinned
 from driftvq.report.page import comparison_payload, embed_json, render
@@ -95,6 +96,14 @@ def test_the_paper_is_beside_ours(plain_source: Path) -> None:
     theirs = [21.3, 20.9, 55.1, 24.8]
     same = sum((theirs[i] < theirs[j]) == (ours[i] < ours[j]) for i in range(4) for j in range(i))
     assert paper["agreement"][0] == f"In rFID, {same} of 6 pairs of methods are in the same order here as in the paper."
+
+
+def test_what_usage_was_counted_over_is_said_on_the_page_and_below_the_table(plain: Path) -> None:
+    over = "52 latents per code (held-out images <b>)"
+    update_cell(plain / "cells" / "sim_vq--None--seed0", usage_over=over)
+    results = aggregate(load_comparison(plain))
+    assert comparison_payload(results, 0)["notes"][-1] == f"Usage and perplexity over {over}."
+    assert r"Usage and perplexity over 52 latents per code (held-out images \<b\>)." in results_table(results)
 
 
 def test_values_are_written_for_readers() -> None:

@@ -145,6 +145,11 @@ def test_the_sweep_is_told_in_the_answer(sweep_source: Path) -> None:
     )
 
 
+def test_an_ablation_of_ours_is_no_rival(tmp_path: Path) -> None:
+    text = answer(aggregate(make({"a": [1.0], "b": [1.5], "c": [2.0]}, tmp_path, {"b": "ablation"}))).best
+    assert "50% lower than the best peer, C (2.00)" in text
+
+
 def test_few_tokens_are_no_collapse(plain: Path) -> None:
     """With fewer tokens than codes most codes cannot be selected."""
     cell = plain / "cells" / "vq--None--seed0"

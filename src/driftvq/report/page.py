@@ -18,7 +18,7 @@ from driftvq.report.drawings import gather_codes, gather_curves, rounded
 from driftvq.report.results import Results, Row, aggregate
 from driftvq.report.strips import gather_strips
 from driftvq.report.tables import ARROWS, column_size, results_table
-from driftvq.report.words import answer, gather_paper
+from driftvq.report.words import answer, counted, gather_paper
 
 REPORT_FILE = "report.html"
 SCRIPTS = ("dom.js", "state.js", "chart.js", "table.js", "training.js", "codes.js", "strips.js", "facts.js", "page.js")
@@ -114,6 +114,7 @@ def comparison_payload(results: Results, image_budget: int) -> dict[str, Any]:
     comparison = results.comparison
     sweep = comparison.sweep
     payload: dict[str, Any] = {key: getattr(comparison, key) for key in ABOUT}
+    payload["notes"] = [*comparison.notes, *counted(results)]
     payload |= {"folder": str(comparison.folder), "answer": answer(results)._asdict()}
     payload["sweep"] = encode(sweep)
     payload |= {"points": results.points, "lead": results.lead, "cells": len(comparison.cells)}

@@ -15,7 +15,7 @@ from driftvq.records.codec import FORMAT, encode
 from driftvq.records.comparisons import Comparison, load_comparison
 from driftvq.records.metric_table import metric, written, written_spread
 from driftvq.report.results import Results, Row, aggregate
-from driftvq.report.words import answer
+from driftvq.report.words import answer, counted
 
 RESULTS_FILES = "results.json", "results.csv"
 SEED_KEYS = (
@@ -107,8 +107,7 @@ def _footnotes(results: Results) -> list[str]:
     if any(cell.values for cell in results.comparison.cells):
         several = max(len(row.done) for row in results.rows) > 1
         lines.append("±: sample standard deviation over seeds." if several else "One seed: no spread.")
-    over = dict.fromkeys(cell.usage_over for row in results.rows for cell in row.done if cell.usage_over)
-    lines += [f"Usage and perplexity over {text}." for text in over]
+    lines += counted(results)
     for row in results.rows:
         place = "" if row.point is None else f", {row.point}"
         for cell in row.failed:

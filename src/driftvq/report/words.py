@@ -8,7 +8,7 @@ from driftvq.records.comparisons import Comparison, PaperRow, Point
 from driftvq.records.metric_table import METRICS, metric, plain_label, written, written_p, written_spread
 from driftvq.report.results import Results, Row, paired_test, within_spread
 
-OWN = ("ours", "paper")
+OWN = ("ours", "paper", "ablation")
 """The groups of the paper's methods."""
 
 SIGNIFICANT = 0.05
@@ -31,6 +31,12 @@ def answer(results: Results) -> Answer:
     best = f"{_wins(results, places)}{_against(results, places[-1])}." if places else "There is no result yet."
     unfinished = len(results.comparison.cells) - results.count("done")
     return Answer(best, _collapse(results), f"So far {progress(results)}." if unfinished else "")
+
+
+def counted(results: Results) -> list[str]:
+    """What usage was counted over, where it is not the evaluated images."""
+    over = dict.fromkeys(cell.usage_over for row in results.rows for cell in row.done if cell.usage_over)
+    return [f"Usage and perplexity over {text}." for text in over]
 
 
 def progress(results: Results) -> str:
