@@ -7,10 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import lightning
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import Tensor, nn
 
 from driftvq import Quantizer, make_quantizer
@@ -193,3 +195,35 @@ def test_the_trainer_of_transformers_trains_checkpoints_and_resumes(tmp_path: Pa
     trainer(twin, tmp_path / "rest").train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     for (key, mine), other in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
         assert torch.equal(mine, other), key
+
+
+class Lit(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model("residual_vq")
+
+    def training_step(self, x: Tensor, _: int) -> Tensor:
+        return self.model(x)["loss"]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+@pytest.mark.parametrize("use_buffers", [True, False])
+def test_lightning_averages_a_model_whose_k_means_start_is_under_way(use_buffers: bool) -> None:
+    average = EMAWeightAveraging(decay=0.0, use_buffers=use_buffers)
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", callbacks=[average], **quiet)
+    model = Lit()
+    trainer.fit(
+        model,
+        torch.utils.data.DataLoader([latents(step, 0)[row] for step in range(STEPS) for row in range(ROWS)], ROWS),
+    )
+    alone = Model("residual_vq")
+    train(alone, 0)
+    torch.testing.assert_close(model.model.quantizer.codebook, alone.quantizer.codebook)

@@ -1,7 +1,10 @@
 """Loaders of other libraries write tensors in place, without telling the module."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from driftvq import QUANTIZERS, Quantizer, make_quantizer
 
@@ -42,6 +45,21 @@ def test_a_module_built_without_memory_is_whole_after_loading(name: str) -> None
         torch.manual_seed(3)
         assert torch.equal(indices, vq(x).indices)
     assert torch.equal(twin.eval().indices_to_codes(indices), vq.eval().indices_to_codes(indices))
+
+
+@pytest.mark.parametrize("include_buffers", [True, False])
+@pytest.mark.parametrize("name", ["ns_vq", "trans_vq", "fsq", "residual_vq"])
+def test_accelerate_loads_into_a_module_without_memory(name: str, include_buffers: bool, tmp_path: Path) -> None:
+    from accelerate import init_empty_weights, load_checkpoint_and_dispatch
+
+    vq = trained(name)
+    save_file(vq.state_dict(), tmp_path / "model.safetensors", {"format": "pt"})
+    with init_empty_weights(include_buffers=include_buffers):
+        twin = make_quantizer(name, dim=12, codebook_size=64)
+    twin = load_checkpoint_and_dispatch(twin, str(tmp_path / "model.safetensors"), device_map={"": "cpu"}).train()
+    x = torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(9))
+    assert torch.equal(twin(x).indices, vq(x).indices)
+    assert torch.equal(twin.codebook, vq.codebook)
 
 
 @pytest.mark.parametrize(

@@ -110,3 +110,35 @@ def test_a_copy_has_a_past_of_its_own() -> None:
     MODES["reentrant"](vq, torch.randn(20, 3, requires_grad=True))
     assert len(vq._past.calls) == 1
     assert copy.deepcopy(vq)._past.calls == []
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, vq: nn.Module) -> None:
+        super().__init__()
+        self.vq = vq
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return checkpoint(lambda z: tuple(self.vq(z)), x, use_reentrant=False)
+
+
+def test_a_compiled_model_that_checkpoints_is_exact() -> None:
+    case = Case("ns_vq")
+    vq, twin = case.make(), case.make()
+    torch._dynamo.reset()
+    compiled = torch.compile(Checkpointed(vq), backend="aot_eager")
+    for seed in range(3):
+        x, y = (case.latents(seed=seed).requires_grad_() for _ in range(2))
+        for quantized, _, loss in (compiled(x), twin(y)):
+            ((quantized - 1).square().mean() + loss).backward()
+        torch.testing.assert_close(x.grad, y.grad)
+        assert vq.step == twin.step
+        torch.testing.assert_close(vq.codebook, twin.codebook)
+
+
+def test_a_compiled_quantizer_in_a_checkpoint_is_refused() -> None:
+    case = Case("ns_vq")
+    torch._dynamo.reset()
+    model = Checkpointed(torch.compile(case.make(), backend="aot_eager"))
+    quantized, _, loss = model(case.latents().requires_grad_())
+    with pytest.raises(RuntimeError, match="compile the model that checkpoints"):
+        (quantized.mean() + loss).backward()

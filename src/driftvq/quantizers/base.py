@@ -15,7 +15,7 @@ from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import FiniteCheck
-from driftvq.quantizers.recomputation import recomputing
+from driftvq.quantizers.recomputation import advance_, recomputing
 from driftvq.quantizers.steps import Call, Details, LossTerms, QuantizerOutput, Selection, Step
 
 
@@ -196,7 +196,7 @@ class Quantizer(nn.Module):
         """What a training step changes by itself."""
         if lesson is not None:
             self.code_age.add_(1).mul_(self._count_(lesson) == 0)
-        self.step += 1
+        advance_(self.step)
 
     def _count_(self, lesson: Lesson) -> Tensor:
         """How many latents selected each code ``(k,)``; a method with more to learn does it here."""

@@ -12,6 +12,7 @@ from driftvq.quantizers.arguments import positive_int
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson
+from driftvq.quantizers.recomputation import advance_
 from driftvq.quantizers.registry import make_quantizer
 from driftvq.quantizers.steps import LossTerms, Selection, Step
 
@@ -131,7 +132,7 @@ class CompositeQuantizer(Quantizer):
     @torch.no_grad()
     def _teach_(self, step: Step) -> None:
         """Let each inner quantizer learn once: a shared one from all its parts together."""
-        self.step += 1
+        advance_(self.step)
         steps = step.selection.parts
         if self.shared_codebook:
             self.part(0)._teach_(joined(steps))

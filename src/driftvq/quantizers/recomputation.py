@@ -36,6 +36,29 @@ def may_be_recomputed() -> bool:
     return not torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
+def advance_(step: Tensor) -> None:
+    """Count a training step; in a compiled graph, refuse to count one again."""
+    if torch.compiler.is_compiling():
+        _advance_op(step)
+    else:
+        step += 1
+
+
+@torch.library.custom_op("driftvq::advance", mutates_args=("step",))
+def _advance_op(step: Tensor) -> None:
+    if recomputing():
+        raise RuntimeError(
+            "activation checkpointing runs a compiled quantizer a second time, which it cannot know: "
+            "compile the model that checkpoints, not the part inside the checkpoint"
+        )
+    step += 1
+
+
+@_advance_op.register_fake
+def _(step: Tensor) -> None:
+    pass
+
+
 @dataclass
 class Call:
     """What a training call saw: a fingerprint of its latents, and the tensors that learning changes, by their place.
