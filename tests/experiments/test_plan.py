@@ -3,7 +3,9 @@ from pathlib import Path
 import pytest
 
 from driftvq.experiments.comparison_folder import cell_record
+from driftvq.experiments.design import Condition, Recipe
 from driftvq.experiments.plan import make_plan
+from driftvq.experiments.recipes import RECIPES
 from driftvq.experiments.request import Request
 from tests.experiments.smoke import smoke_plan
 from tests.training.runs import make_images
@@ -117,6 +119,25 @@ def test_a_condition_may_be_for_some_methods():
     assert by_point["K 256"] == {"residual_ns_vq", "residual_trans_vq_mlp"}
     assert by_point["D 256"] == {"ns_vq", "trans_vq_mlp"}
     assert {cell.config.codebook_size for cell in cells if cell.point == "D 256"} == {1024}
+
+
+def test_any_setting_of_a_training_can_be_set_and_varied(monkeypatch):
+    recipe = Recipe(
+        "x",
+        "t",
+        "q",
+        ("vq",),
+        {"kmeans_batches": 3},
+        conditions=(Condition({"loss": "mse", "clip": 0.5}), Condition({"loss": "mse", "clip": 2.0})),
+    )
+    monkeypatch.setitem(RECIPES, "x", recipe)
+    cells = make_plan(Request("x", evaluation=8)).cells
+    assert [(cell.point, cell.config.clip) for cell in cells] == [
+        ("loss mse, clip 0.5", 0.5),
+        ("loss mse, clip 2", 2.0),
+    ]
+    assert {cell.config.kmeans_batches for cell in cells} == {3}
+    assert [cell.name for cell in cells] == [f"vq--k1024-d64-b16-lossmse-clip{clip}--seed0" for clip in ("0.5", "2")]
 
 
 def test_a_warm_up_comes_on_top_of_the_steps():

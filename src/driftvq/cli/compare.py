@@ -39,12 +39,15 @@ def run(args: argparse.Namespace) -> None:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The arguments of every comparison; what is not given is the recipe's or the scale's."""
+    from driftvq.experiments.design import SCALES
+    from driftvq.experiments.request import DEFAULT_SCALE
+
     many, one = whole(1), whole(1)
     parser.add_argument("--data", metavar="SPEC", help="a folder of images, a list file (.txt), .tar shards or hf:NAME")
     parser.add_argument("--val-data", metavar="SPEC", help="images to evaluate on (default: held out from --data)")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="see driftvq reproduce --list")
-    parser.add_argument("--seeds", type=one, metavar="N", help="seeds 0 to N-1 (default: 1)")
-    parser.add_argument("--scale", metavar="NAME", help="smoke, laptop or paper (default: laptop)")
+    parser.add_argument("--seeds", type=one, metavar="N", help="seeds 0 to N-1 (default: the recipe's, or 1)")
+    parser.add_argument("--scale", metavar="NAME", help=f"{', '.join(SCALES)} (default: {DEFAULT_SCALE})")
     parser.add_argument("--codebook-size", nargs="+", type=many, metavar="K", help="several: one after the other")
     parser.add_argument("--code-dim", type=one, metavar="D", help="channels of the latents")
     parser.add_argument("--batch-size", type=one, metavar="N", help="images per step")

@@ -16,7 +16,7 @@ VARIED = {
     "latent_scale": ("scale of the latents", "latents ×"),
     "warm_up": ("steps of warm-up", "warm-up"),
 }
-"""Settings that can be varied: what they are called by themselves, and beside others."""
+"""What settings that are varied are called by themselves, and beside others; another one has its own name."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,16 @@ def every(**values: tuple[Any, ...]) -> tuple[Condition, ...]:
     return tuple(Condition(dict(zip(values, chosen, strict=True))) for chosen in product(*values.values()))
 
 
+def titles(setting: str) -> tuple[str, str]:
+    """What a setting is called by itself, and beside others."""
+    return VARIED.get(setting, (setting.replace("_", " "), setting.replace("_", " ")))
+
+
+def short(value: Any) -> str:
+    """A value for names: 0.0005 and 5e-05 rather than all digits."""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
 def name_of(settings: Mapping[str, Any], alone: bool) -> Point:
     """A condition for readers: the value, if the experiment varies one setting alone, else names and values.
 
@@ -47,7 +57,7 @@ def name_of(settings: Mapping[str, Any], alone: bool) -> Point:
         return None
     if alone:
         return next(iter(settings.values()))  # type: ignore[no-any-return]
-    return ", ".join(f"{VARIED[name][1]} {value:g}" for name, value in settings.items())
+    return ", ".join(f"{titles(name)[1]} {short(value)}" for name, value in settings.items())
 
 
 @dataclass(frozen=True)

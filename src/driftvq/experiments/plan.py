@@ -7,7 +7,7 @@ from typing import Any
 
 from driftvq.data import ImageSource, open_source
 from driftvq.data.folder import split_folder
-from driftvq.experiments.design import SCALES, VARIED, Condition, Recipe, Scale, name_of, vary
+from driftvq.experiments.design import SCALES, Condition, Recipe, Scale, name_of, short, titles, vary
 from driftvq.experiments.methods import Method, find_methods, resolved
 from driftvq.experiments.recipes import RECIPES
 from driftvq.experiments.request import SETTINGS, Request
@@ -106,7 +106,7 @@ def _conditions(request: Request, recipe: Recipe, scale: Scale) -> tuple[Conditi
     if asked is not None and (varied == ["codebook_size"] or (not varied and len(asked) > 1)):
         return vary("codebook_size", *asked)
     if asked is not None and len(asked) > 1:
-        label = " and the ".join(VARIED[name][0] for name in varied)
+        label = " and the ".join(titles(name)[0] for name in varied)
         raise ValueError(f"{recipe.name} varies the {label}, so it takes one codebook size, got {list(asked)}")
     conditions = recipe.conditions
     if len(varied) == 1 and varied[0] in scale.sweeps:
@@ -137,7 +137,7 @@ def _sweep(conditions: tuple[Condition, ...], cells: tuple[CellPlan, ...]) -> Sw
     if len(varied) > 1:
         return Sweep("condition", points, "condition")
     order = [condition.settings[varied[0]] for condition in conditions]
-    return Sweep(varied[0], tuple(sorted(points, key=order.index)), VARIED[varied[0]][0])
+    return Sweep(varied[0], tuple(sorted(points, key=order.index)), titles(varied[0])[0])
 
 
 def _cells(
@@ -212,7 +212,7 @@ def _name(method: str, config: TrainConfig, seed: int, has_codebook: bool, chang
     """A folder's name that tells a cell from all others of its comparison."""
     codes = f"k{config.codebook_size}-" if has_codebook else ""
     named = ("codebook_size", "code_dim", "batch_size")
-    more = "".join(f"-{name.replace('_', '')}{value:g}" for name, value in change.items() if name not in named)
+    more = "".join(f"-{name.replace('_', '')}{short(value)}" for name, value in change.items() if name not in named)
     return f"{method}--{codes}d{config.code_dim}-b{config.batch_size}{more}--seed{seed}"
 
 

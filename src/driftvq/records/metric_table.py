@@ -51,7 +51,7 @@ METRICS = {
     "loss": Metric("Loss", "lower", "", None, "reconstruction and quantizer together, as in training"),
     "relocated": Metric("Relocated", None, "", 0, "how often a lost code was moved to a latent, in all of training"),
     "drift_followed": Metric("Drift followed", None, "", 3, "share of the fitted drift that codes followed at the end"),
-    "thinnest": Metric("Thinnest", None, "", 3, "spread of the latents along the last principal axis over the first"),
+    "thinnest": Metric("Thinnest", None, "", None, "spread of the latents on the last principal axis over the first"),
 }  # fmt: skip
 """Everything that has a name; a new metric is one more line."""
 
