@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -268,7 +270,7 @@ def test_workers_ignore_ctrl_c_and_end_with_close(photos: ImageSource) -> None:
     got += [next(iterator) for _ in range(8)]
     assert same(got, take(9, photos))
     batches.close()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 30
     while workers & children() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not workers & children()
@@ -303,3 +305,32 @@ def test_faces(shared_data: Path) -> None:
     (batch,) = take(1, source, size=64, batch_size=16)
     assert batch.images.shape == (16, 3, 64, 64)
     assert 60 < batch.images.float().mean() < 190
+
+
+KILLED = """
+import os, signal
+import driftvq.data as data
+source = data.open_source({folder!r}, "all")
+batches = iter(data.train_batches(source, size=256, batch_size=32, seed=0, workers=2))
+next(batches)
+with open({workers!r}, "w") as file:
+    file.write(open(f"/proc/self/task/{{os.getpid()}}/children").read())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux")
+def test_workers_end_with_the_process_that_was_killed(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.png").write_bytes(encoded(noise(300, 300, number), "PNG"))
+    code = KILLED.format(folder=str(tmp_path), workers=str(tmp_path / "workers"))
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    workers = [Path("/proc") / number for number in (tmp_path / "workers").read_text().split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 30
+    while any(worker.is_dir() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    left = [worker for worker in workers if worker.is_dir()]
+    for worker in left:
+        os.kill(int(worker.name), signal.SIGKILL)
+    assert left == []

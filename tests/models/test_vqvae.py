@@ -240,3 +240,13 @@ def test_latents_in_other_units_are_the_same_model(scale):
 def test_a_scale_of_the_latents_is_larger_than_zero(scale):
     with pytest.raises(ValueError, match="latent_scale must be a number larger than 0"):
         ModelConfig(latent_scale=scale)
+
+
+def test_tensors_without_values_are_refused():
+    model = VQVAE(ModelConfig(codebook_size=16, code_dim=8))
+    images = torch.zeros(1, 3, 16, 16, device="meta")
+    for call in (model, model.encode, model.latents, model.reconstruct):
+        with pytest.raises(ValueError, match="images must have values, got a tensor on the device 'meta'"):
+            call(images)
+    with pytest.raises(ValueError, match="indices must be a tensor of integers that has values, got one on 'meta'"):
+        model.decode(torch.zeros(1, 4, 4, dtype=torch.int64, device="meta"))

@@ -480,3 +480,23 @@ def test_has_a_page_and_a_test_of_its_own(case: Case, pytestconfig: pytest.Confi
 
 def test_registry_knows_the_methods_of_the_paper() -> None:
     assert {"vq", "ema_vq", "factorized_vq", "sim_vq", "ns_vq", "trans_vq"} <= QUANTIZERS.keys()
+
+
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_what_is_no_tensor_with_values_is_refused_by_name(name: str) -> None:
+    vq, x = make_quantizer(name, dim=8, codebook_size=64), torch.randn(2, 4, 8)
+    before = {key: value.clone() for key, value in vq.state_dict().items()}
+    with pytest.raises(ValueError, match="mask must be a boolean tensor on cpu, where the latents are, got list"):
+        vq(x, mask=[[True] * 4] * 2)
+    with pytest.raises(
+        ValueError, match="mask must be a boolean tensor on cpu, where the latents are, got one on meta"
+    ):
+        vq(x, mask=torch.ones(2, 4, dtype=torch.bool, device="meta"))
+    with pytest.raises(ValueError, match="latents must have values, got a tensor on the device 'meta'"):
+        vq(x.to("meta"))
+    with pytest.raises(ValueError, match="indices must be a tensor of integers that has values, got list"):
+        vq.indices_to_codes([1, 2])
+    for argument in ({"dim": "8", "codebook_size": 64}, {"dim": 8, "codebook_size": "64"}):
+        with pytest.raises(ValueError, match="must be a whole number of at least 1, got '"):
+            make_quantizer(name, **argument)
+    assert all(torch.equal(value, before[key]) for key, value in vq.state_dict().items())

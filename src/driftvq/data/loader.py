@@ -1,7 +1,10 @@
 """Batches of images, and the processes that read them: the batch of a step is a pure function of seed and step."""
 
 import itertools
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -15,6 +18,9 @@ from driftvq.data.images import CROPS, BadImageError, Pixels
 from driftvq.data.rows import EvalRows, Part, TrainRows
 from driftvq.data.sources import ImageSource
 from driftvq.names import check_name
+
+PARENT_SECONDS = 1.0
+"""How often a worker looks whether anybody still wants its batches."""
 
 
 class ImageBatch(NamedTuple):
@@ -94,9 +100,20 @@ def _no_ctrl_c_for_children() -> Iterator[None]:
 
 
 def _start_worker(_: int) -> None:
-    """Leave Ctrl-C to the main process, which saves and then ends the workers."""
+    """Leave Ctrl-C to the main process, which saves and then ends the workers; without it, end as well."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_after(parent: int) -> None:
+    """End this process when the one that started it is gone, even if it was killed.
+
+    Nothing else would: a worker waits to hand over a batch through a pipe that it, or another worker, holds open.
+    """
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
 
 
 def train_batches(

@@ -27,6 +27,8 @@ def check_images(images: Tensor, least: int) -> None:
         got = images.dtype if isinstance(images, Tensor) else type(images).__name__
         hint = "; convert bytes by x / 127.5 - 1" if got == torch.uint8 else ""
         raise ValueError(f"images must be a floating-point tensor in [-1, 1], got {got}{hint}")
+    if images.is_meta:
+        raise ValueError("images must have values, got a tensor on the device 'meta', which has none")
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"images must be b 3 h w, got shape {tuple(images.shape)}")
     if min(images.shape[2:]) < least:

@@ -271,15 +271,25 @@ class Quantizer(nn.Module):
     def _check_latents(self, x: Tensor, mask: Tensor | None) -> None:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise ValueError(f"latents must be a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
+        if x.is_meta:
+            raise ValueError("latents must have values, got a tensor on the device 'meta', which has none")
         axis, layout = (1, "b c …") if self.channel_first else (-1, "b … c")
         if x.ndim < 2 or x.shape[axis] != self.dim:
             hint = "" if self.channel_first else "; for b c h w latents set channel_first=True"
             raise ValueError(f"latents must be {layout} with c = {self.dim}, got shape {tuple(x.shape)}{hint}")
         positions = (x.shape[0], *x.shape[2:]) if self.channel_first else tuple(x.shape[:-1])
-        if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) != positions):
+        if mask is None:
+            return
+        if not isinstance(mask, Tensor) or mask.device != x.device:
+            got = f"one on {mask.device}" if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(f"mask must be a boolean tensor on {x.device}, where the latents are, got {got}")
+        if mask.dtype != torch.bool or tuple(mask.shape) != positions:
             raise ValueError(f"mask must be boolean of shape {positions}, got {mask.dtype} of {tuple(mask.shape)}")
 
     def _check_indices(self, indices: Tensor) -> None:
+        if not isinstance(indices, Tensor) or indices.is_meta:
+            got = "one on 'meta'" if isinstance(indices, Tensor) else type(indices).__name__
+            raise ValueError(f"indices must be a tensor of integers that has values, got {got}")
         if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
             raise ValueError(f"indices must be integers, got {indices.dtype}")
         if torch.compiler.is_compiling() or indices.numel() == 0:

@@ -155,7 +155,8 @@ class CompositeQuantizer(Quantizer):
         return indices.flatten(end_dim=-2), indices.shape[:-1]
 
     def _check_indices(self, indices: Tensor) -> None:
-        self._check_width(indices)
+        if isinstance(indices, Tensor):
+            self._check_width(indices)
         super()._check_indices(indices)
         sizes = self.sizes_per_index[: indices.shape[-1]]
         if len(set(sizes)) == 1 or torch.compiler.is_compiling():

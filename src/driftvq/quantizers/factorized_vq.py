@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import Metric
+from driftvq.quantizers.arguments import positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.trained import UnitCodes
 from driftvq.quantizers.registry import register
@@ -29,7 +30,9 @@ class FactorizedVQ(CodebookQuantizer):
     def __init__(
         self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
     ) -> None:
-        super().__init__(dim, codebook_size, min(dim, 8) if codebook_dim is None else codebook_dim, **options)
+        super().__init__(
+            dim, codebook_size, min(positive_int("dim", dim), 8) if codebook_dim is None else codebook_dim, **options
+        )
         self._own(UnitCodes(codebook_size, self.codebook_dim))
 
     def _to_code_space(self, z_nd: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import nearest
-from driftvq.quantizers.arguments import one_of
+from driftvq.quantizers.arguments import one_of, positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson, Match, initial_codes
 from driftvq.quantizers.codebooks.drift import Drift
 from driftvq.quantizers.codebooks.growth import Rule, between, halved
@@ -164,7 +164,7 @@ def default_commitment(dim: int) -> float:
     The commitment loss is a mean over dimensions: with few of them a given β pulls a latent to its code the harder, and
     flattens what the decoder does not use yet. Below 64 dimensions the pull on a latent stays that of 64.
     """
-    return COMMITMENT_WEIGHT * min(1.0, dim / COMMITMENT_DIM)
+    return COMMITMENT_WEIGHT * min(1.0, positive_int("dim", dim) / COMMITMENT_DIM)
 
 
 def root_mean_square(x_kd: Tensor) -> Tensor:
