@@ -40,6 +40,10 @@ class Quantizer(nn.Module):
     """Buffers that say how training goes on and change nothing in evaluation."""
     code_age: Tensor
     step: Tensor
+    fixed_grid: ClassVar[bool] = False
+    """Whether the codes have a scale of their own, which nothing adapts to the latents."""
+    level: int | None = None
+    """Which level of a residual this is, from 0, where that decides the scale of a fixed grid."""
     indices_per_position = 0
     """Size of the last dimension of the indices, or 0 when a position has one index and no such dimension."""
 
@@ -114,6 +118,10 @@ class Quantizer(nn.Module):
     def readings(self) -> dict[str, float]:
         """What the quantizer regulates by itself, as it stands after the latest training step; for logs."""
         return {}
+
+    def refine_(self, level: int) -> None:
+        """Serve as this level of a residual: a fixed grid becomes finer, a codebook finds its scale by itself."""
+        self.level = level if self.fixed_grid else None
 
     @property
     @abstractmethod

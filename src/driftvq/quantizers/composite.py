@@ -68,6 +68,10 @@ class CompositeQuantizer(Quantizer):
         assert isinstance(quantizer, Quantizer)
         return quantizer
 
+    def refine_(self, level: int) -> None:
+        for quantizer in self._inner():
+            quantizer.refine_(level)
+
     @property
     def sizes_per_index(self) -> tuple[int, ...]:
         """Codes that each index of a position chooses from."""

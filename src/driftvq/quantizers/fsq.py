@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,9 +21,13 @@ BOUND_MARGIN = 1e-3
 class FSQ(Quantizer):
     """Each of a few dimensions is bounded and rounded to a fixed number of levels; the codebook is their product.
 
-    ``q_j = round(h_j tanh(a z_j + s_j) - o_j) / ⌊L_j/2⌋`` with ``h_j ≈ (L_j-1)/2``, ``o_j`` ½ for even ``L_j`` else 0.
+    ``q_j = round(h_j tanh(a z_j + s_j) - o_j) / ⌊L_j/2⌋`` with ``h_j ≈ (L_j-1)/2``, ``o_j`` ½ for even ``L_j`` else 0;
 
-    There is nothing to train but the projections, and the loss is 0.
+    symmetric:  ``q_j = 2 round(½ (L_j - 1)(tanh(a z_j) + 1)) / (L_j - 1) - 1``
+
+    There is nothing to train but the projections, and the loss is 0. As level l of a :class:`ResidualVQ` the grid is
+    the symmetric one, ``(L_j - 1)^-l`` times as large, so that it divides a step of the grid before it; there latents
+    are cut off at its ends and not bent by tanh, which would leave every level the same error.
 
     Args:
         dim: channels of the latents.
@@ -30,9 +35,11 @@ class FSQ(Quantizer):
         levels: the levels themselves, e.g. ``(8, 5, 5, 5)``; ``codebook_size`` may then be left out.
         slope: a; 0.8 makes it iFSQ, whose bound is ``2σ(1.6 z) - 1 = tanh(0.8 z)``: latents that are normally
             distributed then use all levels about equally.
+        symmetric: codes from -1 to 1 in equal steps, for even numbers of levels too.
         channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
     """
 
+    fixed_grid: ClassVar[bool] = True
     levels: Tensor
 
     def __init__(
@@ -42,11 +49,13 @@ class FSQ(Quantizer):
         *,
         levels: Sequence[int] | None = None,
         slope: float = 1.0,
+        symmetric: bool = False,
         channel_first: bool = False,
     ) -> None:
         levels = _checked_levels(codebook_size, levels)
         super().__init__(dim, math.prod(levels), len(levels), channel_first)
         self.slope = in_range("slope", slope, 1e-6, float("inf"))
+        self.symmetric = symmetric
         self.register_buffer("levels", torch.tensor(levels))
 
     @property
@@ -54,20 +63,36 @@ class FSQ(Quantizer):
         return self._lookup(torch.arange(self.codebook_size, device=self.levels.device))
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        half = (self.levels - 1).to(z_nd.dtype) * (1 + BOUND_MARGIN) / 2
-        offset = torch.where(self.levels % 2 == 0, 0.5, 0.0).to(z_nd.dtype)
-        bounded_nd = torch.tanh(self.slope * z_nd + torch.atanh(offset / half)) * half - offset
-        rounded_nd = straight_through(bounded_nd, bounded_nd.round())
-        half_width = self.levels // 2
-        indices_n = ((rounded_nd.detach().to(torch.int64) + half_width) * self._basis()).sum(dim=1)
-        return Selection(
-            rounded_nd / half_width, indices_n, z_nd.new_zeros(()), self._lesson(z_nd, indices_n, call.valid)
-        )
+        bounded_nd = self._bounded(z_nd)
+        digits_nd = bounded_nd.detach().round()
+        indices_n = (digits_nd.to(torch.int64) * self._basis()).sum(dim=1)
+        smooth_nd = z_nd if self.level is not None else self._codes(bounded_nd)
+        quantized_nd = straight_through(smooth_nd, self._codes(digits_nd))
+        return Selection(quantized_nd, indices_n, z_nd.new_zeros(()), self._lesson(z_nd, indices_n, call.valid))
+
+    def _bounded(self, z_nd: Tensor) -> Tensor:
+        """Where on the grid latents lie, from 0 to L - 1."""
+        steps_d = (self.levels - 1).to(z_nd.dtype)
+        if self.level is not None:
+            return ((z_nd * steps_d**self.level).clamp(-1, 1) + 1) * (steps_d / 2)
+        if self.symmetric:
+            return (torch.tanh(self.slope * z_nd) + 1) * (steps_d / 2)
+        half_d = steps_d * (1 + BOUND_MARGIN) / 2
+        offset_d = torch.where(self.levels % 2 == 0, 0.5, 0.0).to(z_nd.dtype)
+        return torch.tanh(self.slope * z_nd + torch.atanh(offset_d / half_d)) * half_d - offset_d + self.levels // 2
+
+    def _codes(self, digits_nd: Tensor) -> Tensor:
+        """The codes at these places of the grid."""
+        steps_d = (self.levels - 1).to(digits_nd.dtype)
+        if self.level is not None:
+            return (2 * digits_nd / steps_d - 1) / steps_d**self.level
+        if self.symmetric:
+            return 2 * digits_nd / steps_d - 1
+        return (digits_nd - self.levels // 2) / (self.levels // 2)
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
-        half_width = self.levels // 2
-        level_nd = (indices_n[:, None] // self._basis()) % self.levels
-        return (level_nd - half_width).to(torch.get_default_dtype()) / half_width
+        digits_nd = (indices_n[:, None] // self._basis()) % self.levels
+        return self._codes(digits_nd.to(torch.get_default_dtype()))
 
     def _basis(self) -> Tensor:
         return torch.cat([self.levels.new_ones(1), self.levels[:-1].cumprod(dim=0)])

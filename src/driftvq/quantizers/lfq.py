@@ -1,5 +1,8 @@
 """Lookup-free quantization (Yu et al., 2023: MAGVIT-v2)."""
 
+import math
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -19,16 +22,21 @@ class LFQ(Quantizer):
 
     with ``p_i = softmax_k(2 τ⁻¹ z_i·c_k)``.
 
-    The first entropy makes each choice sure, the second makes all codes be used.
+    The first entropy makes each choice sure, the second makes all codes be used. As level l of a :class:`ResidualVQ`
+    the cube is 2^-l times as large, and the entropies are those of latents that are as much smaller. On a sphere
+    instead of a cube it is :class:`driftvq.quantizers.bsq.BSQ`.
 
     Args:
         codebook_size: K, a power of two.
         entropy_weight: weight of the two entropies.
+        entropy_fraction: share of the latents, drawn anew in each training step, of which the entropies are computed.
         diversity_gamma: γ.
         inv_temperature: τ⁻¹ of the soft assignment inside the entropies.
         commitment_weight: β.
         dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
     """
+
+    fixed_grid: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -36,6 +44,7 @@ class LFQ(Quantizer):
         codebook_size: int,
         *,
         entropy_weight: float = 0.1,
+        entropy_fraction: float = 1.0,
         diversity_gamma: float = 1.0,
         inv_temperature: float = 100.0,
         commitment_weight: float = 0.25,
@@ -45,6 +54,7 @@ class LFQ(Quantizer):
             raise ValueError(f"LFQ needs a codebook_size that is a power of two, got {codebook_size}")
         super().__init__(dim, codebook_size, codebook_size.bit_length() - 1, channel_first)
         self.entropy_weight = in_range("entropy_weight", entropy_weight, 0, float("inf"))
+        self.entropy_fraction = in_range("entropy_fraction", entropy_fraction, 0, 1)
         self.diversity_gamma = in_range("diversity_gamma", diversity_gamma, 0, float("inf"))
         self.inv_temperature = in_range("inv_temperature", inv_temperature, 0, float("inf"))
         self.commitment_weight = in_range("commitment_weight", commitment_weight, 0, float("inf"))
@@ -55,20 +65,23 @@ class LFQ(Quantizer):
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         bits_nd = z_nd > 0
-        codes_nd = torch.where(bits_nd, 1.0, -1.0).to(z_nd.dtype)
+        codes_nd = torch.where(bits_nd, self._size(), -self._size()).to(z_nd.dtype)
         indices_n = (bits_nd * self._bit_values()).sum(dim=1)
         terms = {"commitment": masked_mse(z_nd, codes_nd, call.valid)}
         loss = self.commitment_weight * terms["commitment"]
         if self.entropy_weight > 0:
-            terms["entropy"] = self._entropy_loss(z_nd, call.valid)
+            terms["entropy"] = self._entropy_loss(z_nd / self._size(), call.valid)
             loss = loss + self.entropy_weight * terms["entropy"]
         lesson = self._lesson(z_nd, indices_n, call.valid)
         return Selection(straight_through(z_nd, codes_nd), indices_n, loss, lesson, terms)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
         weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        if self.training and self.entropy_fraction < 1 and len(z_nd):
+            some = torch.randperm(len(z_nd), device=z_nd.device)[: math.ceil(self.entropy_fraction * len(z_nd))]
+            z_nd, weight_n = z_nd[some], weight_n[some]
         share_n = weight_n / weight_n.sum().clamp(min=1)
-        weight_kd = self.codebook.to(z_nd.dtype) * (2 * self.inv_temperature)
+        weight_kd = self.codebook.to(z_nd.dtype) * (2 * self.inv_temperature / self._size())
         mean_k, entropy = soft_usage(z_nd, weight_kd, z_nd.new_zeros(self.codebook_size), share_n)
         if self.training:
             mean_k = mean_over_processes(mean_k, weight_n.sum())
@@ -78,7 +91,11 @@ class LFQ(Quantizer):
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         bits_nd = (indices_n[:, None] & self._bit_values()) != 0
-        return torch.where(bits_nd, 1.0, -1.0)
+        return torch.where(bits_nd, self._size(), -self._size())
+
+    def _size(self) -> float:
+        """Half the edge of the cube."""
+        return 2.0 ** -(self.level or 0)
 
     def _bit_values(self) -> Tensor:
         """The first dimension is the most significant bit."""

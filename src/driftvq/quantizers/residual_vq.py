@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from driftvq.quantizers.arguments import in_range, one_of, positive_int
+from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, per_part, side_by_side
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, Details, QuantizerOutput, Selection, Step
@@ -76,6 +77,7 @@ class ResidualVQ(CompositeQuantizer):
             shared_codebook=shared_codebook,
             options=each,
         )
+        self.refine_(0)
         self.quantizer_dropout = in_range("quantizer_dropout", float(quantizer_dropout), 0, 1)
         self.dropout_per = one_of("dropout_per", dropout_per, ("batch", "sample"))
         self.dropout_min_levels = int(in_range("dropout_min_levels", dropout_min_levels, 1, levels))
@@ -109,6 +111,12 @@ class ResidualVQ(CompositeQuantizer):
     ) -> Details:
         """What :meth:`forward` does, with the loss's terms and each level's output, codes and latents in ``parts``."""
         return self._describe(*self._quantize(x, mask, lens, freeze, self._checked_levels(levels)))
+
+    def refine_(self, level: int) -> None:
+        if self.shared_codebook and any(isinstance(m, Quantizer) and m.fixed_grid for m in self.modules()):
+            raise ValueError(f"{type(self.part(0)).__name__} has a fixed grid, which levels cannot share")
+        for own, quantizer in enumerate(self._inner()):
+            quantizer.refine_(level * self.parts + own)
 
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """What each level adds, before the output projection: ``(q, …, codebook_dim)``, whose sum is the code."""
