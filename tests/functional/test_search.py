@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from driftvq.functional import METRICS, WAYS, nearest, search
+from driftvq.functional import METRICS, WAYS, nearest, nearest_few, search
 from tests.functional.search_oracle import assert_nearest, integer_ties, randn, scores_nk
 
 PATHS = ["faiss", "blocks"]
@@ -172,3 +172,11 @@ def test_the_environment_chooses_where_it_can(way, monkeypatch):
 def test_wrong_shapes(x_shape, codebook_shape):
     with pytest.raises(ValueError, match=r"must share d, got \("):
         nearest(torch.zeros(x_shape), torch.zeros(codebook_shape))
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_the_nearest_few_come_in_order(count: int) -> None:
+    torch.manual_seed(0)
+    x, codes = 100 + torch.randn(70, 5), 100 + torch.randn(50, 5)
+    expected = torch.cdist(x.double(), codes.double()).argsort(dim=1)[:, :count]
+    assert torch.equal(nearest_few(x, codes, count), expected)

@@ -20,6 +20,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"estimator": "gumbel"},
         {"estimator": "directional"},
         {"estimator": "space_filling"},
+        {"estimator": "sampled"},
     ],
     "wasserstein_vq": [{"codebook_dim": 4}],
     "bridge_vq": [{"codes_per_token": 5, "depth": 1, "width": 16}, {"codebook_dim": 4, "width": 16}],
@@ -57,6 +58,9 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"quantizer_dropout": True},
         {"quantizer": "trans_vq", "codebook_dim": 6, "num_quantizers": 2},
         {"quantizer": "ema_vq"},
+        {"quantizer": "vq", "codebook_size": (64, 16), "codebook_dim": (4, 6), "beam_size": 2},
+        {"quantizer": "fsq", "codebook_dim": 2, "num_quantizers": 2},
+        {"quantizer": "grouped_vq", "num_quantizers": 2},
     ],
     "grouped_vq": [{"shared_codebook": True}, {"groups": 3, "quantizer": "factorized_vq"}, {"codebook_dim": 6}],
 }

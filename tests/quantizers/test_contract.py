@@ -8,6 +8,7 @@ import torch
 
 from driftvq import QUANTIZERS, Quantizer, make_quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.composite import CompositeQuantizer
 from tests.memory import largest_allocation
 from tests.quantizers.cases import CASES, DEFAULTS, SIZE, Case, train
 
@@ -21,6 +22,12 @@ def state(vq: Quantizer) -> dict[str, torch.Tensor]:
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def codes(vq: Quantizer) -> torch.Tensor:
+    """All codes in one row, also of codebooks of different sizes."""
+    books = vq.codebooks if isinstance(vq, CompositeQuantizer) else (vq.codebook,)
+    return torch.cat([book.detach().flatten() for book in books]).clone()
 
 
 def extra(vq: Quantizer) -> tuple[int, ...]:
@@ -118,13 +125,13 @@ def test_codebook_moves_in_training_only(case: Case) -> None:
     vq = case.make()
     train(vq, case, steps=2)
     vq.eval()
-    before, codebook = state(vq), vq.codebook.clone()
+    before, codebook = state(vq), codes(vq)
     for seed in range(3):
         vq(case.latents(seed=seed))
     assert same(state(vq), before)
-    if case.name not in ("fsq", "lfq", "bsq"):
+    if not any(isinstance(module, Quantizer) and module.fixed_grid for module in vq.modules()):
         train(vq, case)
-        assert not torch.equal(vq.codebook, codebook)
+        assert not torch.equal(codes(vq), codebook)
 
 
 @every_case
@@ -134,12 +141,12 @@ def test_a_frozen_codebook_never_moves(case: Case) -> None:
         pytest.skip("the codebook is fixed by definition")
     train(vq, case, steps=2)
     vq.freeze_codebook = True
-    codebook = vq.codebook.clone()
+    codebook = codes(vq)
     train(vq, case)
-    assert torch.equal(vq.codebook, codebook)
+    assert torch.equal(codes(vq), codebook)
     vq.freeze_codebook = False
     train(vq, case)
-    assert not torch.equal(vq.codebook, codebook)
+    assert not torch.equal(codes(vq), codebook)
 
 
 @every_case
@@ -220,6 +227,78 @@ def test_mask_hides_positions(case: Case) -> None:
     assert torch.equal(vq.indices_to_codes(masked.indices), masked.quantized)
 
 
+@every_quantizer
+def test_lengths_are_a_mask(case: Case) -> None:
+    lens = torch.tensor([32, 5, 0, 17])
+    outputs = []
+    for how in ({"lens": lens}, {"mask": torch.arange(32) < lens[:, None]}):
+        vq = case.make()
+        torch.manual_seed(3)
+        outputs.append((*vq(case.latents(), **how), *state(vq).values()))
+    assert all(torch.equal(a, b) for a, b in zip(*outputs, strict=True))
+
+
+@every_quantizer
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"lens": torch.tensor([1, 2, 3, 33])}, r"between 0 and the 32 positions, got \[1, 2, 3, 33\]"),
+        ({"lens": torch.tensor([1, 2])}, r"integers of shape \(4,\), got torch.int64 of \(2,\)"),
+        ({"lens": torch.ones(4)}, "integers of shape"),
+        ({"lens": torch.ones(4).long(), "mask": torch.ones(4, 32).bool()}, "give one of them, got both"),
+    ],
+    ids=["too long", "batch", "dtype", "with a mask"],
+)
+def test_refuses_bad_lengths(case: Case, how: dict[str, torch.Tensor], message: str) -> None:
+    vq = case.make()
+    before = state(vq)
+    with pytest.raises(ValueError, match=message):
+        vq(case.latents(), **how)
+    assert same(state(vq), before)
+    with pytest.raises(ValueError, match="lens is for sequences"):
+        vq(torch.zeros(4, 2, 2, case.dim), lens=torch.ones(4).long())
+
+
+@every_case
+def test_a_frozen_call_changes_nothing_and_still_trains_the_encoder(case: Case) -> None:
+    vq = case.make()
+    train(vq, case, steps=2)
+    before = state(vq)
+    x = case.latents().requires_grad_()
+    quantized, _, loss = vq(x, freeze=True)
+    ((quantized - 1).square().mean() + loss).backward()
+    assert same(state(vq), before)
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+    for name, parameter in vq.named_parameters():
+        if ".book." in f".{name}" or name.endswith("codes"):
+            assert parameter.grad is None or not parameter.grad.any(), name
+
+
+@every_case
+def test_details_are_those_of_the_call(case: Case) -> None:
+    outputs = []
+    for method in ("forward", "details"):
+        vq = case.make()
+        train(vq, case, steps=2)
+        torch.manual_seed(2)
+        outputs.append((getattr(vq, method)(case.latents()), state(vq)))
+    (output, first), (details, second) = outputs
+    assert same(first, second)
+    assert all(torch.equal(a, b) for a, b in zip(output, details[:3], strict=True))
+    assert details.latents.shape == details.codes.shape == (4, 32, vq.codebook_dim)
+    assert all(term.shape == () and term.isfinite() for term in details.terms)
+    if isinstance(vq, CodebookQuantizer):
+        terms = details.terms
+        expected = vq.commitment_weight * terms.commitment + terms.codebook
+        expected = expected + getattr(vq, "orthogonal_weight", 0) * terms.orthogonality
+        assert torch.allclose(details.loss, expected)
+        assert terms.commitment > 0
+    for part in details.parts:
+        assert part.loss.isfinite()
+        assert part.indices.shape[:2] == (4, 32)
+
+
 @every_case
 def test_loss_counts_valid_positions_only(case: Case) -> None:
     vq = case.make()
@@ -235,7 +314,7 @@ def test_loss_counts_valid_positions_only(case: Case) -> None:
 def test_fully_masked_batch_costs_nothing(case: Case) -> None:
     vq = case.make()
     train(vq, case)
-    before = vq.codebook.clone()
+    before = codes(vq)
     x = case.latents().requires_grad_()
     quantized, indices, loss = vq(x, torch.zeros(4, 32, dtype=torch.bool))
     unmasked_terms = getattr(vq, "orthogonal_weight", 0)
@@ -244,7 +323,7 @@ def test_fully_masked_batch_costs_nothing(case: Case) -> None:
     assert (indices == -1).all()
     (quantized.sum() + loss).backward()
     assert all(tensor.isfinite().all() for tensor in state(vq).values() if tensor.is_floating_point())
-    moved = (vq.codebook - before).abs().max()
+    moved = (codes(vq) - before).abs().max()
     assert moved < 1e-3 * before.abs().max() or case.name == "ema_vq" or case.options.get("quantizer") == "ema_vq"
 
 
@@ -335,7 +414,7 @@ def test_compiles_into_one_graph(case: Case) -> None:
 
 
 def _draws_random_numbers(case: Case) -> bool:
-    return any(word in str(case) for word in ("gumbel", "diveq", "directional", "space_filling")) or bool(
+    return any(word in str(case) for word in ("gumbel", "diveq", "directional", "space_filling", "sampled")) or bool(
         case.options.get("quantizer_dropout")
     )
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from driftvq import NSVQ, VQ, Gumbel, Modified, TransVQ, make_quantizer
+from driftvq import NSVQ, VQ, Gumbel, Modified, Sampled, TransVQ, make_quantizer
 from driftvq.quantizers.estimators import ESTIMATORS, make_estimator
 
 
@@ -72,3 +72,21 @@ def test_unknown_estimator_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown estimator 'rotate'; known, nearest first: rotation, "):
         make_estimator("rotate")
     assert make_quantizer("vq", dim=3, codebook_size=8, estimator=Gumbel(0.1)).estimator == Gumbel(0.1)
+
+
+def test_codes_are_drawn_by_their_distance_and_the_temperature() -> None:
+    torch.manual_seed(0)
+    codes, x = torch.randn(5, 3), torch.randn(1, 3).expand(20_000, 3)
+    vq = VQ(3, 5, estimator=Sampled(0.5))
+    vq.set_codebook_(codes)
+    distances = (x[0] - codes).square().sum(dim=1)
+    expected = torch.softmax(-distances / (0.5 * distances.min()), dim=0)
+    shares = torch.bincount(vq(x).indices, minlength=5) / 20_000
+    assert torch.allclose(shares, expected, atol=0.015)
+    vq.estimator = Sampled(1e-6)
+    assert (vq(x).indices == distances.argmin()).all()
+
+
+def test_a_temperature_is_positive() -> None:
+    with pytest.raises(ValueError, match="temperature must be positive, got 0"):
+        Sampled(0)

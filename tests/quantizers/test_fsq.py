@@ -73,3 +73,26 @@ def test_ifsq_fills_the_levels_equally() -> None:
             bounded = (2 * torch.sigmoid(1.6 * z[:, 0]) - 1) * 4 * 1.001
             assert torch.equal(indices, bounded.round().to(torch.int64) + 4)
     assert spread[0.8] < spread[1.0] / 2
+
+
+def test_the_symmetric_grid_matches_the_formula() -> None:
+    torch.manual_seed(0)
+    vq = FSQ(dim=2, levels=(8, 5), symmetric=True).eval()
+    x = 2 * torch.randn(300, 2)
+    steps = np.array([7, 4])
+    expected = 2 * np.round((np.tanh(x.numpy()) + 1) / 2 * steps) / steps - 1
+    assert np.allclose(vq(x).quantized.numpy(), expected, atol=1e-6)
+    assert torch.allclose(vq.codebook.amax(dim=0), torch.ones(2))
+    assert torch.allclose(vq.codebook.amin(dim=0), -torch.ones(2))
+    assert torch.equal(vq.indices_to_codes(vq(x).indices), vq(x).quantized)
+
+
+def test_a_level_of_a_residual_divides_a_step_of_the_one_before() -> None:
+    vq = FSQ(dim=1, levels=(5,))
+    vq.refine_(1)
+    assert vq.codebook.flatten().tolist() == [-0.25, -0.125, 0, 0.125, 0.25]
+    x = torch.tensor([[-0.3], [0.07], [0.05]], requires_grad=True)
+    quantized, indices, _ = vq(x)
+    assert indices.tolist() == [0, 3, 2]
+    (quantized * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
+    assert x.grad.flatten().tolist() == [1, 2, 3]

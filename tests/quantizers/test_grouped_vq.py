@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from driftvq import VQ, GroupedVQ
+from driftvq import NSVQ, VQ, GroupedVQ, ResidualVQ
 
 
 def test_each_group_is_quantised_by_itself() -> None:
@@ -31,3 +31,25 @@ def test_a_shared_codebook_serves_all_groups_in_one_step() -> None:
 def test_refuses_groups_that_do_not_divide_the_dimension() -> None:
     with pytest.raises(ValueError, match="groups must divide the dimension 6, got 4"):
         GroupedVQ(dim=6, codebook_size=16, groups=4)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_composites_in_composites_decode(shared: bool) -> None:
+    torch.manual_seed(0)
+    options = {"quantizer": "residual_vq", "num_quantizers": 3, "shared_codebook": shared}
+    grouped = GroupedVQ(12, 16, groups=2, **options)
+    residual = ResidualVQ(12, 16, quantizer="grouped_vq", num_quantizers=3, groups=2, shared_codebook=shared)
+    for vq in (grouped, residual):
+        for seed in range(4):
+            vq(torch.randn(4, 9, 12, generator=torch.Generator().manual_seed(seed)))
+        vq.eval()
+        quantized, indices, _ = vq(torch.randn(4, 9, 12))
+        assert indices.shape == (4, 9, 6)
+        assert torch.equal(vq.indices_to_codes(indices), quantized)
+        assert {int(part.step) for part in vq.modules() if isinstance(part, NSVQ)} == {4}
+    first, second = (grouped.part(group) for group in range(2))
+    x = torch.randn(4, 9, 12)
+    quantized, indices, _ = grouped(x)
+    assert torch.equal(indices.unflatten(-1, (2, 3))[..., 1, :], second(x[..., 6:]).indices)
+    assert torch.equal(quantized[..., :6], first(x[..., :6]).quantized)
+    assert grouped.get_codes_from_indices(indices).shape == (2, 3, 4, 9, 6)

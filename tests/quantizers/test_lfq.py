@@ -44,3 +44,23 @@ def test_gradient_of_the_loss_by_finite_differences() -> None:
 def test_refuses_sizes_that_are_no_power_of_two(size: int) -> None:
     with pytest.raises(ValueError, match=f"power of two, got {size}"):
         LFQ(dim=4, codebook_size=size)
+
+
+def test_entropies_of_a_part_of_the_latents_are_those_of_all_on_average() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(400, 4)
+    whole, part = (
+        LFQ(dim=4, codebook_size=16, entropy_fraction=f, diversity_gamma=0.0, inv_temperature=1.0) for f in (1, 0.1)
+    )
+    expected = whole.details(x).terms.entropy
+    drawn = torch.stack([part.details(x).terms.entropy for _ in range(100)])
+    assert drawn.std() > 0
+    assert abs(drawn.mean() - expected) < 4 * drawn.std() / 10
+    assert torch.equal(part.eval().details(x).terms.entropy, expected)
+
+
+def test_terms_of_the_loss_are_not_weighted() -> None:
+    torch.manual_seed(0)
+    vq = LFQ(dim=4, codebook_size=16, entropy_weight=0.7, commitment_weight=0.2)
+    details = vq.details(torch.randn(60, 4))
+    assert torch.allclose(details.loss, 0.7 * details.terms.entropy + 0.2 * details.terms.commitment)

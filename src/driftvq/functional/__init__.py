@@ -14,7 +14,7 @@ from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
 from driftvq.functional.losses import kernel_codebook_loss, masked_mse, orthogonal_loss
 from driftvq.functional.sampling import seeded_gumbel
 from driftvq.functional.scoring import METRICS, Metric
-from driftvq.functional.search import WAYS, Way, highest_logit, nearest
+from driftvq.functional.search import WAYS, Way, highest_logit, nearest, nearest_few
 from driftvq.functional.soft import gumbel_softmax, index_softmax, soft_usage
 from driftvq.functional.transport import (
     Gaussian,
@@ -62,6 +62,7 @@ __all__ = [
     "modified_straight_through",
     "moments",
     "nearest",
+    "nearest_few",
     "orthogonal_loss",
     "perplexity",
     "rotate",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from driftvq.functional.block_search import highest_by_blocks, highest_by_blocks_of_codes, nearest_by_blocks
+from driftvq.functional.blocks import row_blocks
 from driftvq.functional.faiss_search import load_faiss, nearest_by_faiss
 from driftvq.functional.scoring import METRICS, Metric, Scoring, scoring
 from driftvq.functional.search_choice import fastest
@@ -90,6 +91,28 @@ def _(info: object, dims: tuple[int | None, ...], x_nd: Tensor, codebook_kd: Ten
     latents = [x_nd] * len(codebooks) if dims[0] is None else x_nd.unbind(dims[0])
     found = [_nearest_op(x, codes, metric, way) for x, codes in zip(latents, codebooks, strict=True)]
     return torch.stack(found), 0
+
+
+def nearest_few(x_nd: Tensor, codebook_kd: Tensor, count: int) -> Tensor:
+    """Indices of the ``count`` nearest codes of every latent by l2, the nearest first: ``(n, count)``; in blocks."""
+    dtype = torch.promote_types(x_nd.dtype, torch.float32)
+    indices: Tensor = _nearest_few_op(x_nd.detach().to(dtype), codebook_kd.detach().to(dtype), count)
+    return indices
+
+
+@torch.library.custom_op("driftvq::nearest_few", mutates_args=())
+def _nearest_few_op(x_nd: Tensor, codebook_kd: Tensor, count: int) -> Tensor:
+    found = scoring(codebook_kd, "l2")
+    indices_nc = torch.empty(len(x_nd), count, dtype=torch.int64, device=x_nd.device)
+    for rows in row_blocks(len(x_nd), len(codebook_kd), x_nd.device):
+        scores_bk = torch.addmm(found.penalty_k, found.centred(x_nd[rows]), found.weight_kd.t(), beta=-0.5)
+        indices_nc[rows] = scores_bk.topk(count, dim=1).indices
+    return indices_nc
+
+
+@_nearest_few_op.register_fake
+def _(x_nd: Tensor, codebook_kd: Tensor, count: int) -> Tensor:
+    return x_nd.new_empty(x_nd.shape[0], count, dtype=torch.int64)
 
 
 def highest_logit(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from driftvq.quantizers.bridge_vq import BridgeVQ
 from driftvq.quantizers.bsq import BSQ
 from driftvq.quantizers.cvq import CVQ
 from driftvq.quantizers.diveq import DiVeQ, SFDiVeQ
-from driftvq.quantizers.ema_vq import EMAVQ
+from driftvq.quantizers.ema_vq import EMAVQ, CosineEMAVQ
 from driftvq.quantizers.estimators import (
     ESTIMATORS,
     Directional,
@@ -13,6 +13,7 @@ from driftvq.quantizers.estimators import (
     Gumbel,
     Modified,
     Rotation,
+    Sampled,
     SpaceFilling,
     StraightThrough,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "QUANTIZERS",
     "VQ",
     "BridgeVQ",
+    "CosineEMAVQ",
     "Details",
     "DiVeQ",
     "Directional",
@@ -70,6 +72,7 @@ __all__ = [
     "ResidualVQ",
     "Rotation",
     "SFDiVeQ",
+    "Sampled",
     "SimVQ",
     "SpaceFilling",
     "StraightThrough",

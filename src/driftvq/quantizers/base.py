@@ -92,7 +92,7 @@ class Quantizer(nn.Module):
         self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
         with torch.autocast(indices.device.type, enabled=False):
-            codes_nd = _project(self.project_out, self._lookup(flat))
+            codes_nd = project(self.project_out, self._lookup(flat))
         return self._unflatten(torch.where(_any_valid(flat), codes_nd, 0), shape)
 
     def get_output_from_indices(self, indices: Tensor) -> Tensor:
@@ -159,9 +159,9 @@ class Quantizer(nn.Module):
 
     def _run(self, x_nd: Tensor, call: Call) -> Step:
         """Project, select and project back, without learning."""
-        z_nd = _project(self.project_in, x_nd)
+        z_nd = project(self.project_in, x_nd)
         selection = self._select(z_nd, call)
-        quantized_nd, indices = _project(self.project_out, selection.quantized), selection.indices
+        quantized_nd, indices = project(self.project_out, selection.quantized), selection.indices
         if call.valid is not None:
             quantized_nd = torch.where(call.valid[:, None], quantized_nd, 0)
             indices = torch.where(call.valid if indices.ndim == 1 else call.valid[:, None], indices, -1)
@@ -314,7 +314,7 @@ def _any_valid(indices: Tensor) -> Tensor:
     return (rows >= 0).any(dim=1, keepdim=True)
 
 
-def _project(layer: nn.Module, x_nd: Tensor) -> Tensor:
+def project(layer: nn.Module, x_nd: Tensor) -> Tensor:
     """Apply a projection in its own precision; without one, raise half precision to float32."""
     if isinstance(layer, nn.Linear):
         x_nd = layer(x_nd.to(layer.weight.dtype))

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from driftvq.functional import Metric, masked_mse, straight_through
+from driftvq.functional import Metric, masked_mse, nearest_few, straight_through
 from driftvq.quantizers.arguments import in_range, positive_int
-from driftvq.quantizers.base import Quantizer
+from driftvq.quantizers.base import Quantizer, project
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
@@ -200,6 +200,13 @@ class CodebookQuantizer(Quantizer):
         overdue_k = (self.code_age > 0) & (self.code_age % after == 0)
         weight_n = z_nd.new_ones(len(z_nd)) if call.valid is None else call.valid.to(z_nd.dtype)
         self.book.set_(take_over(self.codebook.detach(), overdue_k, z_nd.detach(), weight_n, 1.0, self.step)[0])
+
+    def _nearest_few(self, x_nd: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The nearest codes ``(n, count)``, or all if there are fewer, and what each gives ``(n, count, dim)``."""
+        z_nd = self._to_code_space(project(self.project_in, x_nd))
+        codebook_kd = self.book().to(z_nd.dtype)
+        indices_nc = nearest_few(z_nd, codebook_kd, min(count, len(codebook_kd)))
+        return indices_nc, project(self.project_out, F.embedding(indices_nc, codebook_kd))
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         return F.embedding(indices_n.clamp(min=0), self.book())

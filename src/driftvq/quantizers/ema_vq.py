@@ -1,10 +1,14 @@
 """Codebook by exponential moving averages (van den Oord et al., 2017, App. A; Razavi et al., 2019)."""
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
+import torch.nn.functional as F
+from torch import Tensor
+
+from driftvq.functional import Metric
 from driftvq.quantizers.arguments import in_range
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.averaged import AveragedCodes
+from driftvq.quantizers.codebooks.averaged import AveragedCodes, UnitAveragedCodes
 from driftvq.quantizers.registry import register
 
 
@@ -23,6 +27,8 @@ class EMAVQ(CodebookQuantizer):
         threshold_ema_dead_code: replace codes whose average count per batch is below this; 0: never.
         options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
+
+    averaged: ClassVar[type[AveragedCodes]] = AveragedCodes
 
     def __init__(
         self,
@@ -44,4 +50,23 @@ class EMAVQ(CodebookQuantizer):
         in_range("decay", decay, 0, 1)
         in_range("eps", eps, 0, 1)
         in_range("threshold_ema_dead_code", threshold_ema_dead_code, 0, float("inf"))
-        self._own(AveragedCodes(codebook_size, self.codebook_dim, decay, eps, threshold_ema_dead_code))
+        self._own(self.averaged(codebook_size, self.codebook_dim, decay, eps, threshold_ema_dead_code))
+
+
+@register("cosine_ema_vq")
+class CosineEMAVQ(EMAVQ):
+    """Moving averages of directions: codes and latents have unit length and are compared by cosine.
+
+    ``win = argmax_k ẑ·ĉ_k`` with ``ẑ = z/|z|``,  ``ĉ_k = s_k/|s_k|``,  ``loss = β · mse(ẑ, sg ĉ)``
+
+    with s the moving sum of :class:`EMAVQ`, here of the ẑ. The output is the winning code, of unit length.
+
+    Args:
+        decay, eps, threshold_ema_dead_code, options: see :class:`EMAVQ`.
+    """
+
+    metric: ClassVar[Metric] = "cosine"
+    averaged: ClassVar[type[AveragedCodes]] = UnitAveragedCodes
+
+    def _to_code_space(self, z_nd: Tensor) -> Tensor:
+        return F.normalize(z_nd, dim=1)

@@ -87,13 +87,9 @@ class Gumbel(Estimator):
     temperature: float = 1.0
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            scale = masked_mse(z_nd, match.codes) * z_nd.shape[1]
-            scale = scale.clamp(min=torch.finfo(z_nd.dtype).tiny ** 0.5)
-            seed = torch.randint(2**62, ())
+        seed = torch.randint(2**62, ())
         codebook_kd = codebook_kd.clone()  # an online update may move the codes before the backward pass
-        weight_kd = codebook_kd * (2 / scale)
-        bias_k = -codebook_kd.square().sum(dim=1) / scale
+        weight_kd, bias_k = _logits(z_nd, codebook_kd, match, temperature=1.0)
         indices_n, codes_nd = gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, self.temperature, seed)
         return indices_n, codes_nd
 
@@ -138,6 +134,41 @@ class SpaceFilling(Directional):
         return match.winners, torch.lerp(here_nd, there_nd, share_n1)
 
 
+@dataclass(frozen=True)
+class Sampled(Estimator):
+    """In training a code is drawn at random, the nearer the likelier; the gradient passes to the encoder unchanged.
+
+    ``k ~ softmax_k(-|z - c_k|² / (T s))`` with s the batch's mean squared distance to the nearest code. Codes learn
+    from the latents that they are nearest to. In evaluation the nearest code is taken.
+
+    Args:
+        temperature: T; towards 0 the nearest code is always drawn. To anneal it, set another estimator.
+    """
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive, got {self.temperature!r}")
+
+    @torch.no_grad()
+    def _draw(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
+        weight_kd, bias_k = _logits(z_nd, codebook_kd, match, self.temperature)
+        return gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, 1.0, torch.randint(2**62, ()))
+
+    def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
+        indices_n, codes_nd = self._draw(z_nd, codebook_kd, match)
+        return indices_n, straight_through(z_nd, codes_nd)
+
+
+def _logits(z_nd: Tensor, codebook_kd: Tensor, match: Match, temperature: float) -> tuple[Tensor, Tensor]:
+    """Weight and bias of ``-|z - c_k|² / (T s)``, up to what is the same for all codes."""
+    with torch.no_grad():
+        scale = masked_mse(z_nd, match.codes) * z_nd.shape[1] * temperature
+        scale = scale.clamp(min=torch.finfo(z_nd.dtype).tiny ** 0.5)
+    return codebook_kd * (2 / scale), -codebook_kd.square().sum(dim=1) / scale
+
+
 ESTIMATORS: dict[str, type[Estimator]] = {
     "straight_through": StraightThrough,
     "rotation": Rotation,
@@ -145,6 +176,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "gumbel": Gumbel,
     "directional": Directional,
     "space_filling": SpaceFilling,
+    "sampled": Sampled,
 }
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from driftvq.quantizers.arguments import in_range, one_of, positive_int
 from driftvq.quantizers.base import Quantizer
+from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, per_part, side_by_side
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, Details, QuantizerOutput, Selection, Step
@@ -40,6 +41,8 @@ class ResidualVQ(CompositeQuantizer):
         dropout_per: whether the ``"batch"`` is such a case or each ``"sample"``.
         dropout_min_levels: levels that are always used.
         dropout_multiple_of: the number of levels used is rounded up to a multiple of this.
+        beam_size: how many ways to begin are kept from level to level, so that the levels together come nearest to the
+            latent; 1: each level takes its nearest code. May be set later; quantizers with a codebook only.
         options: arguments of the inner quantizers.
         dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
     """
@@ -57,6 +60,7 @@ class ResidualVQ(CompositeQuantizer):
         dropout_per: str = "batch",
         dropout_min_levels: int = 1,
         dropout_multiple_of: int = 1,
+        beam_size: int = 1,
         channel_first: bool = False,
         **options: Any,
     ) -> None:
@@ -78,6 +82,7 @@ class ResidualVQ(CompositeQuantizer):
             options=each,
         )
         self.refine_(0)
+        self.beam_size = beam_size
         self.quantizer_dropout = in_range("quantizer_dropout", float(quantizer_dropout), 0, 1)
         self.dropout_per = one_of("dropout_per", dropout_per, ("batch", "sample"))
         self.dropout_min_levels = int(in_range("dropout_min_levels", dropout_min_levels, 1, levels))
@@ -127,11 +132,13 @@ class ResidualVQ(CompositeQuantizer):
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         levels = self.parts if call.levels is None else call.levels
         kept = self._kept_levels(z_nd, call, levels) if self.training and self.quantizer_dropout > 0 else None
+        choices = self._beam_search(z_nd, kept, levels) if self._uses_beams(levels) else [None] * levels
         steps: list[Step] = []
         residual_nd = z_nd
         for level in range(levels):
             valid_n = self._level_mask(level, kept, call)
-            steps.append(self.part(level)._run(residual_nd, call._replace(valid=valid_n, levels=None)))
+            own = call._replace(valid=valid_n, levels=None, choices=choices[level])
+            steps.append(self.part(level)._run(residual_nd, own))
             residual_nd = residual_nd - steps[-1].quantized.detach()
         total_nd, loss = steps[0].quantized, steps[0].selection.loss
         for step in steps[1:]:
@@ -141,6 +148,49 @@ class ResidualVQ(CompositeQuantizer):
         quantized_nd = total_nd.detach() + (mean_nd - mean_nd.detach())
         indices_nq = side_by_side(steps)
         return Selection(quantized_nd, indices_nq, loss, lesson=None, parts=tuple(steps))
+
+    @property
+    def beam_size(self) -> int:
+        """Ways to begin that are kept from level to level."""
+        return self._beam_size
+
+    @beam_size.setter
+    def beam_size(self, size: int) -> None:
+        self._beam_size = positive_int("beam_size", size)
+        for quantizer in self._inner() if size > 1 else ():
+            if not isinstance(quantizer, CodebookQuantizer) or not quantizer.book.takes_choices:
+                raise ValueError(
+                    f"{type(quantizer).__name__} takes its nearest code only: beam_size must be 1, got {size}"
+                )
+
+    def _uses_beams(self, levels: int) -> bool:
+        """Not while a codebook waits for its start."""
+        parts = self._inner()[:levels]
+        return self.beam_size > 1 and all(isinstance(p, CodebookQuantizer) and p.start.done for p in parts)
+
+    @torch.no_grad()
+    def _beam_search(self, z_nd: Tensor, kept: Tensor | None, levels: int) -> list[Tensor]:
+        """The codes of each level ``(n,)`` on the best way found: b ways, c candidates for the next level of each."""
+        left_nbd, paths_nbq = z_nd[:, None], torch.empty(len(z_nd), 1, 0, dtype=torch.int64, device=z_nd.device)
+        for level in range(levels):
+            part, (ways, dim) = self.part(level), left_nbd.shape[1:]
+            assert isinstance(part, CodebookQuantizer)
+            found, codes = part._nearest_few(left_nbd.flatten(end_dim=1), self.beam_size)
+            left = left_nbd[:, :, None] - codes.unflatten(0, (-1, ways))
+            if kept is not None:  # a level that is dropped leaves the ways as they are
+                used = (kept > level)[:, None, None, None]
+                left = torch.where(used, left, left_nbd[:, :, None])
+            error_nbc = left.square().sum(dim=3)
+            if kept is not None:
+                error_nbc[:, :, 1:] = torch.where(used[..., 0], error_nbc[:, :, 1:], torch.inf)
+            most = min(self.beam_size, error_nbc[0].numel()) if len(z_nd) else 1
+            best = error_nbc.flatten(1).topk(most, dim=1, largest=False).indices
+            candidates = found.shape[1]
+            left_nbd = left.flatten(1, 2).gather(1, best[..., None].expand(-1, -1, dim))
+            before = paths_nbq.gather(1, (best // candidates)[..., None].expand(-1, -1, level))
+            chosen = found.reshape(len(z_nd), -1).gather(1, best) if len(z_nd) else best
+            paths_nbq = torch.cat([before, chosen[..., None]], dim=2)
+        return list(paths_nbq[:, 0].unbind(dim=1))
 
     def _lookup(self, indices_nq: Tensor) -> Tensor:
         first_nd, *others = self._codes(indices_nq)

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.quantizers.codebooks.base import Codebook, Lesson, initial_codes
@@ -87,3 +88,14 @@ class AveragedCodes(Codebook):
         self.codes.copy_(codes_kd)
         self.cluster_size.fill_(max(1.0, self.threshold))
         self.cluster_sum.copy_(codes_kd * self.cluster_size[:, None])
+
+
+class UnitAveragedCodes(AveragedCodes):
+    """Moving averages of unit latents as codes of unit length, ``ĉ = c / |c|``, which start in random directions."""
+
+    def __init__(self, codebook_size: int, dim: int, decay: float, eps: float, threshold: float) -> None:
+        super().__init__(codebook_size, dim, decay, eps, threshold)
+        self.set_(F.normalize(torch.randn(codebook_size, dim), dim=1))
+
+    def forward(self) -> Tensor:
+        return F.normalize(self.codes, dim=1)

@@ -76,11 +76,13 @@ class Codebook(nn.Module):
         rows_per_code: parameters and buffers with a row per code, and how each grows with the codebook.
         training_state: buffers that say how training goes on and change nothing in evaluation.
         by_gradient: whether an optimizer moves the codes.
+        takes_choices: whether :meth:`match` can be told the codes instead of searching the nearest.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {}
     training_state: ClassVar[tuple[str, ...]] = ()
     by_gradient: ClassVar[bool] = False
+    takes_choices: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()

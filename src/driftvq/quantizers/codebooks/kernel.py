@@ -72,8 +72,10 @@ class SpreadingCodes(TrainedCodes):
 class KernelCodes(SpreadingCodes):
     """``L = |sg z - c_win|² + Σ_{k≠win} sg(w_k) |sg z - c_k|²``, whose gradient is Eq. 17."""
 
+    takes_choices: ClassVar[bool] = False
+
     def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
-        if not self.training or not codes_kd.requires_grad or choices_n is not None:
-            return super().match(z_nd, codes_kd, valid_n, choices_n)
+        if not self.training or not codes_kd.requires_grad:
+            return super().match(z_nd, codes_kd, valid_n)
         loss, winners_n = kernel_codebook_loss(z_nd, codes_kd, self.kernel, self.bandwidth, self.gain, valid_n)
         return Match(winners_n, F.embedding(winners_n, codes_kd), loss)
