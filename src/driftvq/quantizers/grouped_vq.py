@@ -1,5 +1,6 @@
 """Product quantization: the channels are split into groups (heads), each with an index of its own."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ class GroupedVQ(CompositeQuantizer):
     the first group's levels, then of the second's: ``indices.unflatten(-1, (groups, levels))``.
 
     Args:
-        codebook_size: codes per group.
+        codebook_size: codes per group, or a sequence of them, one for each group.
         groups: G; divides the dimension.
         quantizer: name of the inner quantizer, or what makes one.
         shared_codebook: one codebook serves all groups.
@@ -32,7 +33,7 @@ class GroupedVQ(CompositeQuantizer):
     def __init__(
         self,
         dim: int,
-        codebook_size: int,
+        codebook_size: int | Sequence[int],
         codebook_dim: int | None = None,
         *,
         groups: int = 2,
