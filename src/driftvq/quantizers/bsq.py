@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import masked_mse, straight_through
 from driftvq.quantizers.distributed import mean_over_processes
 from driftvq.quantizers.lfq import LFQ
 from driftvq.quantizers.registry import register
@@ -25,6 +24,7 @@ class BSQ(LFQ):
     Args:
         codebook_size: K, a power of two.
         entropy_weight: weight of the two entropies.
+        entropy_fraction: share of the latents, drawn anew in each training step, of which they are computed.
         diversity_gamma: γ.
         inv_temperature: τ⁻¹ of the soft assignment inside the entropies.
         commitment_weight: β.
@@ -33,32 +33,20 @@ class BSQ(LFQ):
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         unit_nd = F.normalize(z_nd, dim=1, eps=torch.finfo(z_nd.dtype).tiny ** 0.5)
-        bits_nd = unit_nd > 0
-        codes_nd = torch.where(bits_nd, self._length(), -self._length()).to(z_nd.dtype)
-        indices_n = (bits_nd * self._bit_values()).sum(dim=1)
-        terms = {"commitment": masked_mse(unit_nd, codes_nd, call.valid)}
-        loss = self.commitment_weight * terms["commitment"]
-        if self.entropy_weight > 0:
-            terms["entropy"] = self._entropy_loss(unit_nd, call.valid)
-            loss = loss + self.entropy_weight * terms["entropy"]
-        lesson = self._lesson(z_nd, indices_n, call.valid)
-        return Selection(straight_through(unit_nd, codes_nd), indices_n, loss, lesson, terms)
+        return super()._select(unit_nd * (self._size() * math.sqrt(self.codebook_dim)), call)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
-        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        z_nd, weight_n = self._for_entropy(z_nd, valid_n)
         share_n1 = (weight_n / weight_n.sum().clamp(min=1))[:, None]
-        p_nd = torch.sigmoid(z_nd * (4 * self.inv_temperature * self._length()))
+        p_nd = torch.sigmoid(z_nd * (4 * self.inv_temperature / self.codebook_dim))
         mean_d = (share_n1 * p_nd).sum(dim=0)
         if self.training:
             mean_d = mean_over_processes(mean_d, weight_n.sum())
         some = (weight_n.sum() > 0).to(z_nd.dtype)
         return (share_n1 * _bit_entropy(p_nd)).sum() - self.diversity_gamma * some * _bit_entropy(mean_d).sum()
 
-    def _lookup(self, indices_n: Tensor) -> Tensor:
-        return super()._lookup(indices_n) * self._length()
-
-    def _length(self) -> float:
-        return 1 / math.sqrt(self.codebook_dim)
+    def _size(self) -> float:
+        return super()._size() / math.sqrt(self.codebook_dim)
 
 
 def _bit_entropy(p: Tensor) -> Tensor:

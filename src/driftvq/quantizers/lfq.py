@@ -76,10 +76,7 @@ class LFQ(Quantizer):
         return Selection(straight_through(z_nd, codes_nd), indices_n, loss, lesson, terms)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
-        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
-        if self.training and self.entropy_fraction < 1 and len(z_nd):
-            some = torch.randperm(len(z_nd), device=z_nd.device)[: math.ceil(self.entropy_fraction * len(z_nd))]
-            z_nd, weight_n = z_nd[some], weight_n[some]
+        z_nd, weight_n = self._for_entropy(z_nd, valid_n)
         share_n = weight_n / weight_n.sum().clamp(min=1)
         weight_kd = self.codebook.to(z_nd.dtype) * (2 * self.inv_temperature / self._size())
         mean_k, entropy = soft_usage(z_nd, weight_kd, z_nd.new_zeros(self.codebook_size), share_n)
@@ -88,6 +85,14 @@ class LFQ(Quantizer):
         # Not special.entr: its slope at a mean of exactly 0 is infinite.
         tiny = torch.finfo(z_nd.dtype).tiny
         return entropy + self.diversity_gamma * (mean_k * mean_k.clamp(min=tiny).log()).sum()
+
+    def _for_entropy(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The latents of which the entropies are computed, and their weights."""
+        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        if not self.training or self.entropy_fraction == 1 or len(z_nd) == 0:
+            return z_nd, weight_n
+        some = torch.randperm(len(z_nd), device=z_nd.device)[: math.ceil(self.entropy_fraction * len(z_nd))]
+        return z_nd[some], weight_n[some]
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         bits_nd = (indices_n[:, None] & self._bit_values()) != 0
