@@ -4,8 +4,8 @@ python examples/audio_codec.py --out audio                    # trains, prints a
 python examples/audio_codec.py --quantizer ema_vq             # another inner quantizer
 python examples/audio_codec.py --quantizer peer               # vector-quantize-pytorch's ResidualVQ in its place
 
-The codec: 16,000 samples a second become 200 latents a second, each coded by up to 4 levels of 256 codes, so 1.6 kbit/s
-a level. In training every batch uses a random number of levels, so one model serves all bit rates.
+The codec: 8,000 samples a second become 200 latents a second, each coded by up to 4 levels of 256 codes: 1.6 kbit/s a
+level. In training every batch uses a random number of levels, so one model serves all bit rates.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from driftvq import ResidualVQ
 
-RATE, STRIDES, LEVELS, CODES = 16_000, (4, 4, 5), 4, 256
+RATE, HOP, LEVELS, CODES = 8_000, 40, 4, 256
 VOWELS = torch.tensor([[730, 1090, 2440], [270, 2290, 3010], [300, 870, 2240], [530, 1840, 2480], [570, 840, 2410.0]])
 """Formants of a, i, u, e and o in Hz (Peterson and Barney, 1952)."""
 
@@ -56,24 +56,23 @@ def _spread(values: Tensor, samples: int) -> Tensor:
 
 
 class Codec(nn.Module):
-    """Strided convolutions to 32 channels, a quantizer, and back."""
+    """A window every 40 samples, convolutions over windows to 32 channels, a quantizer, and back."""
 
-    def __init__(self, quantizer: nn.Module, width: int = 32) -> None:
+    def __init__(self, quantizer: nn.Module, width: int = 128, channels: int = 32) -> None:
         super().__init__()
-        down: list[nn.Module] = [nn.Conv1d(1, width, 7, padding=3)]
-        up: list[nn.Module] = []
-        for stride in STRIDES:
-            down += [nn.ELU(), nn.Conv1d(width, width, 2 * stride + 1, stride, padding=stride)]
-            up = [
-                nn.ELU(),
-                nn.ConvTranspose1d(
-                    width, width, 2 * stride, stride, padding=(stride + 1) // 2, output_padding=stride % 2
-                ),
-                *up,
-            ]
-        self.encoder = nn.Sequential(*down, nn.ELU(), nn.Conv1d(width, width, 3, padding=1))
+        self.encoder = nn.Sequential(
+            nn.Conv1d(1, width, 2 * HOP, HOP, padding=HOP // 2),
+            nn.ELU(),
+            nn.Conv1d(width, width, 5, padding=2),
+            nn.ELU(),
+            nn.Conv1d(width, channels, 3, padding=1),
+        )
         self.decoder = nn.Sequential(
-            nn.Conv1d(width, width, 3, padding=1), *up, nn.ELU(), nn.Conv1d(width, 1, 7, padding=3)
+            nn.Conv1d(channels, width, 3, padding=1),
+            nn.ELU(),
+            nn.Conv1d(width, width, 5, padding=2),
+            nn.ELU(),
+            nn.ConvTranspose1d(width, 1, 2 * HOP, HOP, padding=HOP // 2),
         )
         self.quantizer = quantizer
 
@@ -104,7 +103,7 @@ def make_quantizer(name: str) -> nn.Module:
 def spectral_distance(a: Tensor, b: Tensor) -> Tensor:
     """Mean absolute difference of log magnitudes over three window lengths."""
     total = a.new_zeros(())
-    for size in (256, 512, 1024):
+    for size in (128, 256, 512):
         window = torch.hann_window(size)
         pair = [torch.stft(x[:, 0], size, size // 4, window=window, return_complex=True).abs() for x in (a, b)]
         total = total + F.l1_loss(*((magnitude + 1e-3).log() for magnitude in pair))
@@ -137,7 +136,7 @@ def table(codec: Codec, sound: Tensor) -> str:
     codec.eval()
     indices = codec.quantizer(codec.encoder(sound).movedim(1, 2))[1]
     lines = ["| levels | kbit/s | SNR, dB | spectral distance | codes in use |", "|---|---|---|---|---|"]
-    rate = RATE / math.prod(STRIDES) * math.log2(CODES) / 1000
+    rate = RATE / HOP * math.log2(CODES) / 1000
     for levels in range(1, LEVELS + 1):
         heard = codec.decoded(sound, levels)
         snr = 10 * (sound.square().sum() / (heard - sound).square().sum()).log10()
@@ -160,9 +159,9 @@ def main() -> None:
     """Train, print the table, write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quantizer", default="ns_vq", help="a quantizer of driftvq by name, or peer")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=0.25, help="length of a training example")
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of a training example")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for WAV files")
     arguments = parser.parse_args()
