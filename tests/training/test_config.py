@@ -33,8 +33,6 @@ def test_every_field_says_what_it_is():
         ({"epochs": 0.0}, "epochs must be larger than 0"),
         ({"steps": 5, "epochs": 2.0}, "give steps or epochs, not both; got steps=5, epochs=2"),
         ({"monitor": "pnsr"}, "unknown monitor 'pnsr'; known, nearest first: psnr"),
-        ({"adversarial_weight": 0.1, "strategy": "fsdp"}, "adversarial_weight=0.1 works with the strategies auto"),
-        ({"weight_ema": 0.9, "strategy": "fsdp"}, "weight_ema=0.9 works with the strategies auto"),
     ],
 )
 def test_wrong_values_are_refused_by_name(settings, message):

@@ -103,7 +103,7 @@ class TrainConfig:
         "machine", "auto", "Lightning's: a number, a list such as 0,1, or auto (one process on CPUs)", keeps_course=True
     )
     num_nodes: int = _setting("machine", 1, "Lightning's: machines", least=1, keeps_course=True)
-    strategy: str = _setting("machine", "auto", "Lightning's: auto, ddp, fsdp, …", keeps_course=True)
+    strategy: str = _setting("machine", "auto", "Lightning's: auto, ddp or one of its forms", keeps_course=True)
     precision: str = _setting(
         "machine", "auto", "auto: bf16-mixed where the hardware computes it, else 32-true", choices=PRECISIONS
     )
@@ -189,12 +189,7 @@ def _check_ranges(config: TrainConfig) -> None:
 def _check_combinations(config: TrainConfig) -> None:
     if config.steps is not None and config.epochs is not None:
         raise ValueError(f"give steps or epochs, not both; got steps={config.steps}, epochs={config.epochs:g}")
-    if config.adversarial_weight > 0 and "fsdp" in config.strategy:
-        raise ValueError(
-            f"adversarial_weight={config.adversarial_weight:g} works with the strategies auto and ddp, "
-            f"got strategy={config.strategy!r}"
-        )
-    for name in ("weight_ema", "settle"):
-        if getattr(config, name) > 0 and "fsdp" in config.strategy:
-            value = f"{name}={getattr(config, name):g}"
-            raise ValueError(f"{value} works with the strategies auto and ddp, got strategy={config.strategy!r}")
+    if not (config.strategy == "auto" or config.strategy.startswith("ddp")):
+        raise ValueError(f"strategy must be auto or a form of ddp, which keeps a model whole; got {config.strategy!r}")
+    if config.strategy.endswith(("_spawn", "_fork", "_notebook")):
+        raise ValueError(f"strategy must be one that starts the command anew, such as ddp; got {config.strategy!r}")

@@ -10,10 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.fabric import Fabric
-from lightning.fabric.strategies.fsdp import FSDPStrategy
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
 
 from driftvq.machine import pick_accelerator
 from driftvq.quantizers.distributed import world_size
@@ -23,19 +20,15 @@ from driftvq.training.config import TrainConfig
 
 def make_fabric(config: TrainConfig) -> Fabric:
     """Fabric, which gets what concerns the machine as it is."""
-    sharded = "fsdp" in config.strategy
-    if config.strategy.endswith(("_spawn", "_fork", "_notebook")):
-        raise ValueError(f"strategy must be one that starts the command anew, such as ddp; got {config.strategy!r}")
     torch.backends.cudnn.benchmark = True  # images of a run have one size
     try:
         return Fabric(
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=config.num_nodes,
-            # Whole checkpoints, in one file, which any number of processes can go on from.
-            strategy=FSDPStrategy(state_dict_type="full") if config.strategy == "fsdp" else config.strategy,
+            strategy=config.strategy,
             precision=pick_precision(config),  # type: ignore[arg-type]
-            plugins=None if sharded else PlainCheckpointIO(),
+            plugins=PlainCheckpointIO(),
         )
     except (RuntimeError, TypeError, ValueError, MisconfigurationException) as error:
         asked = f"accelerator={config.accelerator!r}, devices={config.devices!r}, strategy={config.strategy!r}"
@@ -117,16 +110,3 @@ def all_processes(value: Any) -> list[Any]:
     values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, value)
     return values
-
-
-@contextmanager
-def whole_weights(module: nn.Module) -> Iterator[None]:
-    """Inside, parts of a module can be called by themselves, even if a strategy spreads its weights over processes.
-
-    All processes have to enter together.
-    """
-    if FullyShardedDataParallel.fsdp_modules(module):
-        with FullyShardedDataParallel.summon_full_params(module, writeback=False):
-            yield
-    else:
-        yield

@@ -19,7 +19,7 @@ from driftvq.progress import Progress
 from driftvq.training.checkpoints import random_state, save_checkpoint, seed_all, set_random_state
 from driftvq.training.codebook_start import SETTLING_PASSES, Inputs, rest_, settle_, settling_batches, start_codebook_
 from driftvq.training.config import TrainConfig
-from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision, whole_weights
+from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision
 from driftvq.training.logs import RunLog, SkippedImages, shown_values, training_values
 from driftvq.training.losses import Objective, StepOutput, make_adversary, make_reconstruction_loss
 from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, StopSignals
@@ -121,7 +121,7 @@ class TrainingLoop:
         if self.config.kmeans_batches > 0 and pending_starts(self.model.quantizer):
             batches = self.images.start_batches()
             inputs = (self.validation.inputs(self.fabric.to_device(batch.images)) for batch in batches)
-            with batches, whole_weights(self.network), self.fabric.autocast():
+            with batches, self.fabric.autocast():
                 self.say(start_codebook_(self.model, inputs, self.config.kmeans_batches))
 
     def train_step(self, batches: Iterator[ImageBatch]) -> None:
@@ -175,21 +175,19 @@ class TrainingLoop:
         """Every so often, and before the first step: how far the latents moved, and how the codes followed."""
         if self.config.probe_every == 0 or self.step % self.config.probe_every or self.model.quantizer is None:
             return
-        with whole_weights(self.network):
-            reading = self.meter.measure()
-        self.log.write_drift(self.step, reading, self.meter)
+        self.log.write_drift(self.step, self.meter.measure(), self.meter)
 
     def look(self) -> None:
         """At the steps that the caller of the training named: what it wants to know of the model."""
         if self.probe is not None and self.step in self.probe.steps:
-            with whole_weights(self.network), undisturbed([self.evaluated]):
+            with undisturbed([self.evaluated]):
                 values = self.probe.read(self.evaluated)
             self.log.write(self.step, {f"probe/{name}": value for name, value in values.items()})
 
     def validate(self) -> None:
         """Measure the model on images that it is not trained on; keep it if it is the best so far."""
         sums = ValidationSums(self.model.quantizer, self.fabric.device)
-        with whole_weights(self.network), undisturbed([self.evaluated]), self.images.val_batches() as batches:
+        with undisturbed([self.evaluated]), self.images.val_batches() as batches:
             for batch in batches:
                 self.skipped.add(batch.skipped)
                 pixels = self.fabric.to_device(batch.images)
