@@ -6,7 +6,9 @@ python benchmarks/results.py add collapse-grid runs/x    # take over a finished 
 python benchmarks/quantizers.py | python benchmarks/results.py take step --command "…"   # or a printed table
 
 A page has a table where it says `<!-- results: NAME -->`, up to `<!-- end -->`. Behind the name may stand rows to keep,
-`K=1024 D=64 "method=VQ|EMA"`, and `columns=method,usage,psnr`. docs/results.md has all tables that are marked as whole.
+`K=1024 D=64 "method=VQ|EMA"`, and `columns=method,usage,psnr`. With `regret=psnr,lpips_alex` the table has the distances
+of every method to the best one of each condition; `with=NAME` adds the conditions of another file. docs/results.md has
+all tables that are marked as whole.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from PIL import Image
 from driftvq.files import read_object, replacing, write_text
 from driftvq.names import check_name
 from driftvq.records.metric_table import METRICS, decimals, metric, written, written_spread
-from driftvq.report import aggregate, load_comparison
+from driftvq.report import aggregate, load_comparison, regrets
 
 DOCS = Path(__file__).parents[1] / "docs"
 MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -137,10 +139,41 @@ def rendered(text: str, everything: Mapping[str, Results]) -> str:
         name, *options = shlex.split(found[2])
         chosen = dict(option.split("=", 1) for option in options)
         columns = chosen.pop("columns", "").split(",") if "columns" in chosen else []
-        results = everything[check_name("file of docs/results", name, everything)]
+        names = [name, *(chosen.pop("with").split(",") if "with" in chosen else [])]
+        results, *more = (everything[check_name("file of docs/results", one, everything)] for one in names)
+        if "regret" in chosen:
+            results = regret_table([results, *more], chosen.pop("regret").split(","))
         return found[1] + render(results, {key: value.split("|") for key, value in chosen.items()}, columns) + found[3]
 
     return MARKED.sub(table, text)
+
+
+def regret_table(tables: Sequence[Results], names: Sequence[str]) -> Results:
+    """Mean and worst distance of every method to the best one of each condition; smallest worst case first."""
+    columns: list[str] = ["method"]
+    rows: dict[str, list[Value]] = {}
+    digits: dict[str, int] = {}
+    for name in names:
+        label, places = metric(name).heading, tables[0].digits.get(name, metric(name).decimals or 4)
+        columns += [f"{label}, mean regret", f"{label}, worst", f"{label}, worst at"]
+        digits |= dict.fromkeys(columns[-3:-1], places)
+        for method, found in regrets(_by_condition(tables, name), name).items():
+            rows.setdefault(method, [method]).extend([found.mean, found.worst, str(found.where)])
+    return Results(tables[0].title, tables[0].command, tables[0].about, columns, list(rows.values()), digits)
+
+
+def _by_condition(tables: Sequence[Results], name: str) -> dict[Hashable, dict[str, float]]:
+    """The values of a metric by condition, which is what the columns say that are no metric, and method."""
+    values: dict[Hashable, dict[str, float]] = {}
+    for number, results in enumerate(tables):
+        fixed = [c for c in results.columns if c not in ("method", "seeds") and c.partition("@")[0] not in METRICS]
+        for row in results.rows:
+            cells = dict(zip(results.columns, row, strict=True))
+            words = [str(cells[c]) if isinstance(cells[c], str) else f"{c} {cells[c]:g}" for c in fixed]
+            condition = ", ".join(words + ([results.title] if number or not words else []))
+            if cells[name] is not None and cells.get("usage", 1) is not None:  # without codes it is no contestant
+                values.setdefault(condition, {})[str(cells["method"])] = _mean(cells[name])
+    return values
 
 
 def results_page(everything: Mapping[str, Results]) -> str:

@@ -78,3 +78,14 @@ def test_a_comparison_is_taken_over(results: ModuleType, tmp_path: Path) -> None
     mean = sum(cell["values"]["psnr"] for cell in cells) / 2
     assert row[found.columns.index("psnr")][0] == pytest.approx(mean, rel=1e-5)
     assert "n = 256" in found.about
+
+
+def test_regrets_are_over_the_conditions_of_all_files_and_of_methods_with_codes(results: ModuleType) -> None:
+    columns = ["K", "method", "usage", "psnr", "seeds"]
+    first = results.Results("t", "c", "a", columns, [[64, "A", 1.0, 20.0, 1], [64, "B", 1.0, [21.0, 0.1], 1]])
+    first.rows.append([64, "no codes", None, 40.0, 1])
+    other = results.Results("photographs", "c", "a", columns[1:], [["A", 0.5, 30.0, 1], ["B", 0.5, 28.5, 1]])
+    everything = {"first": first, "other": other}
+    page = results.rendered("<!-- results: first regret=psnr with=other -->\n<!-- end -->", everything).splitlines()
+    assert page[1] == "| method | PSNR (dB), mean regret | PSNR (dB), worst | PSNR (dB), worst at |"
+    assert page[3:5] == ["| A | 0.50 | 1.00 | K 64 |", "| B | 0.75 | 1.50 | photographs |"]

@@ -60,5 +60,13 @@ def test_an_unknown_method_is_answered_with_the_nearest_first():
         find_methods(["simvq"])
 
 
+def test_all_are_the_methods_without_their_variants():
+    found = [method.name for method in find_methods(["all", "vq"])]
+    assert {"wasserstein_vq", "bridge_vq", "ibq", "cvq", "opt_vq", "diveq", "sf_diveq", "bsq", "ifsq"} < set(found)
+    assert {"ns_vq", "trans_vq", "ns_vq_sequel", "kmeans_afterwards"} < set(found)
+    assert "ns_vq_no_drift" not in found
+    assert len(found) == len(set(found))
+
+
 def test_a_method_named_twice_is_taken_once():
     assert [method.name for method in find_methods(["vq", "fsq", "vq"])] == ["vq", "fsq"]

@@ -4,11 +4,15 @@ import pytest
 
 from driftvq.experiments.engine import finish
 from driftvq.experiments.methods import METHODS
-from driftvq.experiments.recipes import RECIPES
+from driftvq.experiments.recipes import FIELD, RECIPES
 from driftvq.records.comparisons import load_comparison, read_codes
 from tests.experiments.smoke import run_plan, smoke_plan
 
-FEWER = dict.fromkeys(["collapse-headline", "collapse-photos"], ("ns_vq", "vq", "autoencoder"))
+FEWER = {
+    **dict.fromkeys(["collapse-headline", "collapse-photos"], ("ns_vq", "vq", "autoencoder")),
+    "collapse-regret": ("ns_vq", "ns_vq_sequel"),
+    "collapse-regret-photos": FIELD,
+}
 """Recipes whose other methods another one runs under the same conditions."""
 
 

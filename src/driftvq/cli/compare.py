@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   driftvq compare                                          embedded photographs, within ten minutes on two cores
   driftvq compare --seeds 3 --jobs 2                       with the spread over seeds
+  driftvq compare --methods all --data my_images/          every cure for collapse, on your own images
   driftvq compare --methods vqgan_ema ns_vq --codebook-size 64 1024 8192
   driftvq compare --data celeba_hq/ --scale paper          the paper's setting, on a GPU
   driftvq compare --dry-run                                what would be done, and how long it takes here
@@ -45,7 +46,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     many, one = whole(1), whole(1)
     parser.add_argument("--data", metavar="SPEC", help="a folder of images, a list file (.txt), .tar shards or hf:NAME")
     parser.add_argument("--val-data", metavar="SPEC", help="images to evaluate on (default: held out from --data)")
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help="see driftvq reproduce --list")
+    parser.add_argument(
+        "--methods", nargs="+", metavar="NAME", help="see driftvq reproduce --list; all: every one but variants"
+    )
     parser.add_argument("--seeds", type=one, metavar="N", help="seeds 0 to N-1 (default: the recipe's, or 1)")
     parser.add_argument("--scale", metavar="NAME", help=f"{', '.join(SCALES)} (default: {DEFAULT_SCALE})")
     parser.add_argument("--codebook-size", nargs="+", type=many, metavar="K", help="several: one after the other")

@@ -15,6 +15,7 @@ VARIED = {
     "learning_rate": ("learning rate", "lr"),
     "latent_scale": ("scale of the latents", "latents ×"),
     "warm_up": ("steps of warm-up", "warm-up"),
+    "settle": ("share of the steps at rest", "rest"),
 }
 """What settings that are varied are called by themselves, and beside others; another one has its own name."""
 

@@ -74,7 +74,7 @@ def _ema(replaced_below: float | Callable[[TrainConfig, int], float], **options:
 _MLP = {"transform": "mlp"}
 _BETA = f"β = {COMMITMENT_WEIGHT}"
 
-METHODS = {
+MAIN = {
     method.name: method
     for method in (
         Method("vq", "VQ-VAE", "peer", _quantizer("vq")),
@@ -98,7 +98,12 @@ METHODS = {
         Method("ns_vq_paper", "NS-VQ, as printed", "paper", _quantizer("ns_vq_paper", decay_every=epoch)),
         Method("ns_vq_published", "NS-VQ, authors' code", "paper", _quantizer("ns_vq_published", decay_every=epoch)),
         Method("ns_vq_delta_e", "NS-VQ, ΔE (Suppl. 10)", "paper", _quantizer("ns_vq_delta_e", decay_every=epoch)),
-        Method("ns_vq_sequel", "NSVQ, the sequel", "paper", _quantizer("ns_vq_sequel", decay_every=epoch)),
+        Method(
+            "ns_vq_sequel",
+            "NSVQ, the sequel",
+            "paper",
+            {**_quantizer("ns_vq_sequel", decay_every=epoch), "settle": 0.2},
+        ),
         Method("trans_vq_paper", "TransVQ, as printed", "paper", _quantizer("trans_vq_paper")),
         Method("trans_vq_mlp_paper", "TransVQ-MLP, as printed", "paper", _quantizer("trans_vq_paper", **_MLP)),
         Method("trans_vq_published", "TransVQ, authors' code", "paper", _quantizer("trans_vq_published")),
@@ -107,6 +112,13 @@ METHODS = {
         Method("trans_vq_mlp", "TransVQ-MLP (driftvq)", "ours", _quantizer("trans_vq", **_MLP)),
         Method("autoencoder", "No quantizer (the ceiling)", "reference", _quantizer("none")),
         Method("kmeans_afterwards", "No quantizer, k-means afterwards", "reference", _quantizer("none"), "autoencoder"),
+    )
+}
+"""The methods themselves: what ``--methods all`` takes."""
+
+VARIANTS = {
+    method.name: method
+    for method in (
         # Our defaults with a part left out, or without their start.
         Method("ns_vq_random", "NS-VQ, random start", "ablation", _quantizer("ns_vq", kmeans_init=False)),
         Method("ns_vq_no_drift", "NS-VQ, no drift", "ablation", _quantizer("ns_vq", parts=["winners", "relocation"])),
@@ -177,9 +189,12 @@ METHODS = {
         Method("sim_vq_our_beta", "SimVQ, our β", "peer", _quantizer("sim_vq", commitment_weight=our_commitment)),
     )
 }
-"""Every method; a new one is one more entry."""
+
+METHODS = {**MAIN, **VARIANTS}
+"""Every method; a new one is one more entry above."""
 
 
 def find_methods(names: Sequence[str]) -> list[Method]:
-    """The methods of these names, each once."""
-    return [METHODS[check_name("method", name, METHODS)] for name in dict.fromkeys(names)]
+    """The methods of these names, each once; ``"all"`` stands for all but variants."""
+    wanted = dict.fromkeys(one for name in names for one in (MAIN if name == "all" else (name,)))
+    return [METHODS[check_name("method", name, METHODS)] for name in wanted]

@@ -188,6 +188,23 @@ OURS = ("ns_vq", "trans_vq_mlp")
 ALL_OURS = (*OURS, "trans_vq")
 """The form with attention costs several times as much as the others, so it is in the main tables only."""
 PEERS = ("vq", "vqvae2", "ema_replace", "ema_tuned", "vqgan_fc", "sim_vq", "fsq")
+FIELD = (
+    *("ifsq", "bsq", "wasserstein_vq", "bridge_vq", "ibq", "cvq", "opt_vq", "diveq", "sf_diveq"),
+    "ns_vq_sequel",
+)
+"""Other cures for collapse."""
+REGRET = tuple(
+    Condition(change)
+    for change in (
+        *({"codebook_size": size, "code_dim": dim} for size in (64, 1024, 8192) for dim in (3, 64)),
+        *({"code_dim": dim} for dim in (8, 256)),
+        *({"batch_size": batch} for batch in (2, 64)),
+        {"codebook_size": 8192, "batch_size": 2},  # 64 codes for each latent of a batch
+        *({"learning_rate": rate} for rate in (5e-5, 5e-3)),
+        {"size": 64},
+    )
+)
+"""Written down before any of them was measured."""
 ABLATIONS = (
     *("ns_vq_random", "ns_vq_no_drift", "ns_vq_no_relocation", "ns_vq_winners_alone", "ns_vq_no_winners"),
     *("trans_vq_mlp_random", "trans_vq_mlp_no_relocation"),
@@ -294,6 +311,31 @@ COLLAPSE_RECIPES = (
         "Who keeps 8,192 codes alive with 128 latents a step?",
         (*OURS, "ns_vq_no_drift", "ema_tuned"),
         {"codebook_size": 8192, "batch_size": 2},
+        seeds=3,
+    ),
+    _collapse(
+        "regret",
+        "Regret: every cure under many conditions",
+        "Which method is never far from the best one, without tuning?",
+        (*OURS, *PEERS, *FIELD),
+        conditions=REGRET,
+        seeds=1,
+    ),
+    _collapse(
+        "regret-photos",
+        "Regret: every cure on photographs",
+        "Which method is never far from the best one, on other images?",
+        (*OURS, *PEERS, *FIELD),
+        conditions=vary("codebook_size", 1024, 8192),
+        evaluation=120,
+        seeds=1,
+    ),
+    _collapse(
+        "settle",
+        "An encoder that rests for the last fifth of the steps",
+        "Does it pay to settle the codebook on latents that do not move?",
+        ("ns_vq", "trans_vq_mlp", "ema_tuned", "sim_vq", "wasserstein_vq"),
+        conditions=every(settle=(0.0, 0.2), codebook_size=(1024, 8192)),
         seeds=3,
     ),
 )
