@@ -6,9 +6,9 @@ python benchmarks/results.py add collapse-grid runs/x    # take over a finished 
 python benchmarks/quantizers.py | python benchmarks/results.py take step --command "…"   # or a printed table
 
 A page has a table where it says `<!-- results: NAME -->`, up to `<!-- end -->`. Behind the name may stand rows to keep,
-`K=1024 D=64 "method=VQ|EMA"`, and `columns=method,usage,psnr`. With `regret=psnr,lpips_alex` the table has the distances
-of every method to the best one of each condition; `with=NAME` adds the conditions of another file. docs/results.md has
-all tables that are marked as whole.
+`K=1024 D=64 "method=VQ|EMA"`, and `columns=method,usage,psnr`. With `regret=psnr,lpips_alex` the table has how far each
+method is from the best one of each condition; `with=NAME` adds the conditions of another file. docs/results.md has all
+tables that are marked as whole.
 """
 
 import argparse
@@ -163,17 +163,26 @@ def regret_table(tables: Sequence[Results], names: Sequence[str]) -> Results:
 
 
 def _by_condition(tables: Sequence[Results], name: str) -> dict[Hashable, dict[str, float]]:
-    """The values of a metric by condition, which is what the columns say that are no metric, and method."""
+    """The values of a metric by condition, which is what the columns say that are no metric, and method.
+
+    A method that was not run in every condition is left out; one that failed in some has no value there.
+    """
     values: dict[Hashable, dict[str, float]] = {}
+    run: dict[str, set[str]] = {}
     for number, results in enumerate(tables):
         fixed = [c for c in results.columns if c not in ("method", "seeds") and c.partition("@")[0] not in METRICS]
         for row in results.rows:
             cells = dict(zip(results.columns, row, strict=True))
             words = [str(cells[c]) if isinstance(cells[c], str) else f"{c} {cells[c]:g}" for c in fixed]
             condition = ", ".join(words + ([results.title] if number or not words else []))
-            if cells[name] is not None and cells.get("usage", 1) is not None:  # without codes it is no contestant
-                values.setdefault(condition, {})[str(cells["method"])] = _mean(cells[name])
-    return values
+            if cells[name] is not None and cells.get("usage", 1) is None:
+                continue  # without codes it is no contestant
+            found = values.setdefault(condition, {})
+            run.setdefault(str(cells["method"]), set()).add(condition)
+            if cells[name] is not None:
+                found[str(cells["method"])] = _mean(cells[name])
+    everywhere = [method for method, places in run.items() if len(places) == len(values)]
+    return {place: {m: found[m] for m in everywhere if m in found} for place, found in values.items()}
 
 
 def results_page(everything: Mapping[str, Results]) -> str:

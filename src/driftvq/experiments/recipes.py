@@ -193,18 +193,15 @@ FIELD = (
     "ns_vq_sequel",
 )
 """Other cures for collapse."""
-REGRET = tuple(
-    Condition(change)
-    for change in (
-        *({"codebook_size": size, "code_dim": dim} for size in (64, 1024, 8192) for dim in (3, 64)),
-        *({"code_dim": dim} for dim in (8, 256)),
-        *({"batch_size": batch} for batch in (2, 64)),
-        {"codebook_size": 8192, "batch_size": 2},  # 64 codes for each latent of a batch
-        *({"learning_rate": rate} for rate in (5e-5, 5e-3)),
-        {"size": 64},
-    )
+REGRET_CHANGES: tuple[Mapping[str, Any], ...] = (
+    *({"codebook_size": size, "code_dim": dim} for size in (64, 1024, 8192) for dim in (3, 64)),
+    *({"code_dim": dim} for dim in (8, 256)),
+    *({"batch_size": batch} for batch in (2, 64)),
+    {"codebook_size": 8192, "batch_size": 2},  # 64 codes for each latent of a batch
+    *({"learning_rate": rate} for rate in (5e-5, 5e-3)),
+    {"size": 64},
 )
-"""Written down before any of them was measured."""
+"""Conditions, written down before any of them was measured."""
 ABLATIONS = (
     *("ns_vq_random", "ns_vq_no_drift", "ns_vq_no_relocation", "ns_vq_winners_alone", "ns_vq_no_winners"),
     *("trans_vq_mlp_random", "trans_vq_mlp_no_relocation"),
@@ -318,7 +315,7 @@ COLLAPSE_RECIPES = (
         "Regret: every cure under many conditions",
         "Which method is never far from the best one, without tuning?",
         (*OURS, *PEERS, *FIELD),
-        conditions=REGRET,
+        conditions=tuple(map(Condition, REGRET_CHANGES)),
         seeds=1,
     ),
     _collapse(
