@@ -189,7 +189,7 @@ class CodebookQuantizer(Quantizer):
         if self.start.done and not self._frozen:
             return self.book.learn_(lesson)
         if torch.compiler.is_compiling() and not self._frozen:  # the start may finish in the middle of the graph
-            change_where_(self.start.finished, self.book, lambda: self.book.learn_(lesson))
+            change_where_(self.start.finished > 0, self.book, lambda: self.book.learn_(lesson))
         return super()._count_(lesson)
 
     @torch.no_grad()

@@ -90,7 +90,7 @@ def _from_sim_vq(state_dict: Mapping[str, Tensor], **options: Any) -> SimVQ:
 
 def _load_(quantizer: Loaded, tensors: dict[str, Tensor], started: bool = True) -> Loaded:
     """Load tensors by driftvq's names; a k-means start is over if the codebook it would make is being loaded."""
-    quantizer.load_state_dict({**quantizer.state_dict(), **tensors, "start.finished": torch.tensor(started)})
+    quantizer.load_state_dict({**quantizer.state_dict(), **tensors, "start.finished": torch.tensor(float(started))})
     return quantizer
 
 

@@ -29,7 +29,7 @@ class KMeansStart(nn.Module):
 
     Attributes:
         pending: latents gathered so far ``(n, d)``.
-        finished: boolean scalar, whether nothing is left to gather.
+        finished: above 0 where nothing is left to gather; a number, since an average of models cannot take a boolean.
     """
 
     finished: Tensor
@@ -48,7 +48,7 @@ class KMeansStart(nn.Module):
         self.needed = codebook_size * samples_per_code
         self.done = done
         """Mirrors ``finished`` in Python, where a compiled graph can branch on it."""
-        self.register_buffer("finished", torch.tensor(done))
+        self.register_buffer("finished", torch.tensor(float(done)))
         self.pending = torch.zeros(0, dim, device="cpu")  # no loader would bring it to life if it were on no device
         self._enter()
 
@@ -85,13 +85,13 @@ class KMeansStart(nn.Module):
     def waits(self) -> bool:
         """Whether latents are still to be gathered; a loader may have written the buffer alone."""
         if not self.done and not torch.compiler.is_compiling():  # a graph leaves it to the operator to find out
-            self.done = bool(self.finished)
+            self.done = bool(self.finished > 0)
         return not self.done
 
     def finish_(self) -> None:
         """Nothing more to gather."""
         self.done = True
-        self.finished.fill_(True)
+        self.finished.fill_(1)
         self.pending = self.pending[:0].clone()
 
     def agree_(self) -> None:
@@ -122,7 +122,7 @@ class KMeansStart(nn.Module):
         self, state_dict, prefix, metadata, strict, missing, unexpected, errors
     ) -> None:
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
-        self.done = not self.finished.is_meta and bool(self.finished)
+        self.done = not self.finished.is_meta and bool(self.finished > 0)
         name, dim = f"{prefix}pending", self.pending.shape[1]
         found = state_dict.get(name, self.pending[:0])
         if name in unexpected:
@@ -145,7 +145,7 @@ _STARTS: WeakValueDictionary[int, KMeansStart] = WeakValueDictionary()
 @torch.library.custom_op("driftvq::start_codes", mutates_args=("finished",))
 def _start_op(z_nd: Tensor, valid_n: Tensor | None, finished: Tensor, number: int) -> tuple[Tensor, Tensor]:
     start = _STARTS[number]
-    if finished:
+    if finished > 0:
         start.finish_()
         codes_kd = None
     else:
