@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from driftvq import QUANTIZERS, Quantizer, make_quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
@@ -514,6 +515,16 @@ def test_refuses_a_bad_mask(case: Case, mask: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="mask must be boolean"):
         vq(case.latents(), mask)
     assert same(state(vq), before)
+
+
+@every_quantizer
+def test_models_with_it_can_be_averaged(case: Case) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(case.dim, case.dim), case.make())
+    averaged = AveragedModel(model, use_buffers=True)
+    for seed in range(3):
+        model(case.latents(seed=seed))
+        averaged.update_parameters(model)
+    assert averaged.module.eval()(case.latents()).quantized.isfinite().all()
 
 
 @every_quantizer

@@ -47,7 +47,7 @@ class TransVQPublished(CodebookQuantizer):
             state_dict: with their names, ``frozen_codebook`` and ``code_transform.…``; names before them, as in a whole
                 model's state dict, are allowed, and so are other entries.
         """
-        found = {"settled": torch.tensor(False)}
+        found = {"settled": torch.zeros(())}
         for name, tensor in state_dict.items():
             for theirs, ours in NAMES.items():
                 before, match, rest = name.rpartition(theirs)

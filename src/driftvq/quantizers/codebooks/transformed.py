@@ -25,7 +25,7 @@ class TransformedCodes(Codebook):
 
     Attributes:
         base: C, Gaussian noise of variance 1/d unless it is set.
-        settled: boolean scalar: the codes in use are C itself, and φ is idle.
+        settled: above 0 where the codes in use are C itself, and φ is idle.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"base": between}
@@ -40,7 +40,7 @@ class TransformedCodes(Codebook):
             self.base = nn.Parameter(base_kd)
         else:
             self.register_buffer("base", base_kd)
-        self.register_buffer("settled", torch.tensor(False))
+        self.register_buffer("settled", torch.zeros(()))
         self.transform = transform
         self._kept: tuple[object, Tensor] | None = None
 
@@ -61,7 +61,7 @@ class TransformedCodes(Codebook):
         """``P_φ(C)``, computed now, or C once it is settled."""
         with torch.autocast(self.base.device.type, enabled=False):
             codes_kd: Tensor = self.transform(self.base)
-        return torch.where(self.settled, self.base, codes_kd)
+        return torch.where(self.settled > 0, self.base, codes_kd)
 
     def _state(self) -> object:
         """Changes when the transform or the base does, but for what a fused optimizer writes."""
@@ -85,9 +85,9 @@ class TransformedCodes(Codebook):
     @torch.no_grad()
     def set_(self, codes_kd: Tensor) -> None:
         self.base.copy_(codes_kd)
-        self.settled.fill_(False)
+        self.settled.fill_(0)
 
     @torch.no_grad()
     def settle_(self, codes_kd: Tensor) -> None:
         self.base.copy_(codes_kd)
-        self.settled.fill_(True)
+        self.settled.fill_(1)
