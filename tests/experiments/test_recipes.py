@@ -12,6 +12,7 @@ FEWER = {
     **dict.fromkeys(["collapse-headline", "collapse-photos"], ("ns_vq", "vq", "autoencoder")),
     "collapse-regret": ("ns_vq", "ns_vq_sequel"),
     "collapse-regret-photos": FIELD,
+    "collapse-commitment": ("ns_vq", "ns_vq_committed", "ema_tuned_our_beta", "sim_vq_our_beta"),
 }
 """Recipes whose other methods another one runs under the same conditions."""
 
