@@ -140,6 +140,12 @@ def test_any_setting_of_a_training_can_be_set_and_varied(monkeypatch):
     assert [cell.name for cell in cells] == [f"vq--k1024-d64-b16-lossmse-clip{clip}--seed0" for clip in ("0.5", "2")]
 
 
+def test_a_recipe_says_what_is_measured():
+    assert make_plan(Request("collapse-few", evaluation=8)).metrics[:3] == ("psnr", "lpips_alex", "rfid")
+    assert smoke_plan(recipe="collapse-few").metrics == ("psnr", "ssim", "usage", "perplexity")
+    assert make_plan(Request()).metrics[0] == "kid"
+
+
 def test_a_warm_up_comes_on_top_of_the_steps():
     plan = make_plan(Request("collapse-robust", methods=("ns_vq",), evaluation=8))
     cells = {cell.point: cell for cell in plan.cells}

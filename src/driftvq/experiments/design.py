@@ -92,7 +92,7 @@ class Recipe:
         same_images: every condition sees as many images, rather than as many steps.
         seeds: unless asked otherwise; None: as many as the scale has.
         evaluation: images to evaluate on; None: as many as the scale has.
-        metrics: in the order of the columns, as far as the scale has them; empty: the scale's.
+        metrics: in the order of the columns, the one that ranks first; empty: the scale's.
         probes: steps after which usage is counted over at least 50 latents per code, as at the end; None: it is that of
             the evaluated images.
         published: the paper's numbers.
@@ -119,7 +119,8 @@ class Recipe:
 LAPTOP_METRICS = ("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity")
 PAPER_METRICS = ("rfid", "lpips_alex", "ssim", "psnr", "kid", "ms_ssim", "usage", "perplexity")
 PLAIN_METRICS = ("psnr", "ssim", "usage", "perplexity")
-"""Those that need no weights."""
+NEED_WEIGHTS = ("rfid", "kid", "kid_std", "lpips_alex", "lpips_vgg")
+"""Metrics that are networks."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class Scale:
         kmeans_images: training images for a codebook made afterwards; None: all.
         overrides: settings that win over a recipe's own.
         sweeps: values that replace a recipe's, by the one setting that it varies.
+        without_weights: metrics that are networks are left out.
         most: of settings that a recipe's conditions ask for, of images to evaluate on and of seeds.
     """
 
@@ -145,6 +147,7 @@ class Scale:
     kmeans_images: int | None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     sweeps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    without_weights: bool = False
     most: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -158,6 +161,7 @@ SCALES = {
             {"val_every": 2, "val_images": 4, "log_every": 1, "probe_every": 2, "checkpoint_every": 2},
             evaluation=8,
             metrics=PLAIN_METRICS,
+            without_weights=True,
             seeds=1,
             kmeans_images=8,
             overrides={**_SMOKE, "epochs": None, "loss": "mse", "kmeans_batches": 4},

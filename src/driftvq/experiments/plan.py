@@ -7,7 +7,7 @@ from typing import Any
 
 from driftvq.data import ImageSource, open_source
 from driftvq.data.folder import split_folder
-from driftvq.experiments.design import SCALES, Condition, Recipe, Scale, name_of, short, titles, vary
+from driftvq.experiments.design import NEED_WEIGHTS, SCALES, Condition, Recipe, Scale, name_of, short, titles, vary
 from driftvq.experiments.methods import Method, find_methods, resolved
 from driftvq.experiments.recipes import RECIPES
 from driftvq.experiments.request import SETTINGS, Request
@@ -69,8 +69,9 @@ class Plan:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What is measured: the recipe's, as far as the scale has them."""
-        return tuple(name for name in self.recipe.metrics if name in self.scale.metrics) or self.scale.metrics
+        """What is measured: what the recipe names, or else the scale."""
+        names = self.recipe.metrics or self.scale.metrics
+        return tuple(name for name in names if not self.scale.without_weights or name not in NEED_WEIGHTS)
 
 
 def make_plan(request: Request) -> Plan:
