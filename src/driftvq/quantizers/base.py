@@ -5,7 +5,7 @@ Shape suffixes: n latents (all positions of the batch), d dimensions, q indices 
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,11 @@ from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import FiniteCheck
 from driftvq.quantizers.recomputation import advance_, recomputing
+from driftvq.quantizers.statistics import WithStatistics
 from driftvq.quantizers.steps import Call, Details, LossTerms, QuantizerOutput, Selection, Step
 
 
-class Quantizer(nn.Module):
+class Quantizer(WithStatistics):
     """Base of all quantizers: maps latents to codes and back.
 
     A subclass implements :meth:`_select`, :meth:`_lookup` and the ``codebook``; it sees float32 (or float64) latents
@@ -209,31 +210,6 @@ class Quantizer(nn.Module):
     def _count_(self, lesson: Lesson) -> Tensor:
         """How many latents selected each code ``(k,)``; a method with more to learn does it here."""
         return lesson.counts(self.codebook_size)
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch to training or evaluation; statistics that were loaded in half precision are raised to float32."""
-        for module, name, buffer in self._statistics():
-            module._buffers[name] = buffer.to(torch.promote_types(buffer.dtype, torch.float32))
-        return super().train(mode)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Half precision is for codes and networks: statistics stay in float32, since it cannot count them."""
-        before = self._statistics()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for module, name, buffer in before:
-            applied = getattr(module, name)
-            if applied.dtype in (torch.float16, torch.bfloat16):
-                module._buffers[name] = buffer.to(applied.device)
-        return self
-
-    def _statistics(self) -> list[tuple[nn.Module, str, Tensor]]:
-        """The floating-point buffers that say how training goes on."""
-        return [
-            (module, name, buffer)
-            for module in self.modules()
-            for name in getattr(module, "training_state", ())
-            if (buffer := module._buffers.get(name)) is not None and buffer.is_floating_point()
-        ]
 
     def _agree_(self) -> None:
         """Once, in a process group: all processes take over the buffers of the first."""
