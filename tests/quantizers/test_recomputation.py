@@ -96,6 +96,17 @@ def test_a_call_without_checkpointing_in_between_is_refused_and_frees_what_was_k
         waiting.loss.backward()
 
 
+def test_calls_whose_gradient_nobody_wanted_are_dropped() -> None:
+    case = Case("ns_vq")
+    vq = case.make()
+    with torch.no_grad():
+        for seed in range(3):
+            vq(case.latents(seed=seed))
+    for seed in range(3):
+        MODES["not reentrant"](vq, case.latents(seed=seed).requires_grad_()).loss.backward()
+    assert len(vq._past.calls) == 1
+
+
 def test_nothing_is_kept_without_checkpointing() -> None:
     for vq in (NSVQ(3, 8), ResidualVQ(3, 8)):
         vq(torch.randn(20, 3))

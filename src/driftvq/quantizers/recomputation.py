@@ -81,9 +81,9 @@ class Past:
 
     def remember(self, x_nd: Tensor, book: nn.Module, learned: Tensor) -> None:
         """Keep a codebook as it is after a call: its buffers, and ``learned``, which may be a parameter of it."""
-        waiting = [call for call in self.calls if not call.recalled]
-        self.forgot = self.forgot or len(waiting) >= MOST_CALLS
-        waiting = waiting[-MOST_CALLS + 1 :]
+        done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)
+        waiting = self.calls[max(done, len(self.calls) - MOST_CALLS + 1) :]
+        self._drop(self.calls[: len(self.calls) - len(waiting)])
         before = waiting[-1].tensors if waiting else {}
         tensors = {}
         for module in book.modules():
@@ -98,9 +98,11 @@ class Past:
 
     def forget(self) -> None:
         """A call that keeps its tensors: nothing is likely to be recomputed any more."""
-        if self.calls:
-            self.forgot = self.forgot or not all(call.recalled for call in self.calls)
-            self.calls = []
+        self._drop(self.calls)
+        self.calls = []
+
+    def _drop(self, calls: list[Call]) -> None:
+        self.forgot = self.forgot or not all(call.recalled for call in calls)
 
     @contextmanager
     def recalled(self, x_nd: Tensor) -> Iterator[None]:
