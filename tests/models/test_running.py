@@ -52,7 +52,7 @@ def flat_png(side: int) -> bytes:
 def run_limited(free: int, command: list[str]) -> str:
     """What a command prints that may take so many bytes beyond what its libraries take."""
     code = LIMITED.format(free=free, command=command)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=3000, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

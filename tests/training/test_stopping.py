@@ -138,11 +138,17 @@ def test_a_quantizer_that_meets_no_finite_number_names_the_images_too(quantizer,
 
 
 @pytest.mark.parametrize("quantizer", ["ns_vq", "trans_vq", "vq"])
-def test_a_learning_rate_of_3_ends_with_a_line_or_trains(quantizer, images, tmp_path):
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_steps_without_bounds_end_with_one_line_and_the_list_of_images(quantizer, precision, images, tmp_path):
     out, log = tmp_path / "run", tmp_path / "log.txt"
-    code = run(arguments(images, out, learning_rate=3, steps=40, quantizer=quantizer, precision="bf16-mixed"), log)
+    settings = {"learning_rate": 1e30, "steps": 4, "quantizer": quantizer, "precision": precision}
+    assert run(arguments(images, out, **settings), log) == 1
+    (path,) = out.glob("nan-step-*.json")
+    line = log.read_text().splitlines()[-1]
     assert "Traceback" not in log.read_text()
-    assert len(list(out.glob("nan-step-*.json"))) == code
+    assert line.startswith("driftvq train: error: ")
+    assert f"the images of that step are listed in {path}; try a smaller --learning-rate" in line
+    assert json.loads(path.read_text())["images"]
 
 
 def test_other_mistakes_in_a_step_are_not_called_infinite(tmp_path):

@@ -1,0 +1,23 @@
+import argparse
+from pathlib import Path
+
+import pytest
+
+from driftvq.cli.arguments import find_run, whole
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", ""])
+def test_whole_numbers_have_a_least(text):
+    assert whole(1)("12") == 12
+    with pytest.raises(argparse.ArgumentTypeError, match=f"must be a whole number of at least 1, got {text!r}"):
+        whole(1)(text)
+
+
+@pytest.mark.parametrize("found", ["config.yaml", "metrics.jsonl", "checkpoints"])
+def test_a_run_is_known_by_what_is_in_it(tmp_path: Path, found):
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    assert find_run(str(tmp_path / "run")) is None
+    assert find_run("user/name") is None
+    (tmp_path / "run" / found).mkdir()
+    assert find_run(str(tmp_path / "run")) == tmp_path / "run"
+    assert find_run(str(tmp_path / "run" / "model")) == tmp_path / "run"

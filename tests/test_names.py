@@ -1,0 +1,25 @@
+import pytest
+
+from driftvq.names import check_name, importer, shortened, shortened_text
+
+
+def test_a_known_name_passes_and_an_unknown_one_gets_the_nearest_first() -> None:
+    assert check_name("fruit", "pear", ["apple", "pear"]) == "pear"
+    with pytest.raises(ValueError, match="unknown fruit 'peer'; known, nearest first: pear, apple"):
+        check_name("fruit", "peer", ["apple", "pear"])
+    with pytest.raises(ValueError, match="known, nearest first: none"):
+        check_name("fruit", "pear", [])
+
+
+def test_long_values_are_cut_and_endless_ones_described() -> None:
+    assert shortened("x" * 100) == "'" + "x" * 78 + "…"
+    assert shortened([1, 2]) == "[1, 2]"
+    assert shortened(10**5000) == "a int too large to show"
+    assert shortened_text("a  b\n" * 200, 10) == "a b a b a…"
+
+
+def test_a_name_is_imported_when_it_is_asked_for() -> None:
+    find = importer("json", {"JSONDecoder": "decoder"})
+    assert find("JSONDecoder") is __import__("json").JSONDecoder
+    with pytest.raises(AttributeError, match="module 'json' has no attribute 'missing'"):
+        find("missing")
