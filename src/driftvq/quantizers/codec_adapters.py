@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from driftvq.functional import nearest
-from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.residual_vq import ResidualVQ
 
@@ -182,10 +181,7 @@ class DacQuantizer(nn.Module):
         super().__init__()
         self.vq = _checked(vq, "DAC")
         self.codebook_size, self.n_codebooks = vq.codebook_size, vq.indices_per_position
-        self.codebook_dim = [self._level(level).codebook_dim for level in range(self.n_codebooks)]
-
-    def _level(self, level: int) -> Quantizer:
-        return self.vq.part(level)
+        self.codebook_dim = [self.vq.part(level).codebook_dim for level in range(self.n_codebooks)]
 
     def forward(
         self, hidden_state: Tensor, n_quantizers: int | None = None
@@ -202,7 +198,7 @@ class DacQuantizer(nn.Module):
         """
         details = self.vq.details(hidden_state, levels=n_quantizers)
         latents = torch.cat([part.latents for part in details.parts], dim=-1).movedim(-1, 1)
-        weight = float(getattr(self._level(0), "commitment_weight", 0.0))
+        weight = float(getattr(self.vq.part(0), "commitment_weight", 0.0))
         others = details.loss - weight * details.terms.commitment
         return details.quantized, details.indices.movedim(-1, 1), latents, details.terms.commitment, others
 
@@ -210,7 +206,7 @@ class DacQuantizer(nn.Module):
         """Codes ``b q t`` of the first levels to quantised latents, each level's codes ``b (q·d) t``, and the codes."""
         indices = audio_codes.movedim(1, -1)
         quantized = self.vq.indices_to_codes(indices)
-        each = [self._level(i).get_codes_from_indices(own) for i, own in enumerate(indices.unbind(dim=-1))]
+        each = [self.vq.part(i).get_codes_from_indices(own) for i, own in enumerate(indices.unbind(dim=-1))]
         return quantized, torch.cat(each, dim=-1).movedim(-1, 1), audio_codes
 
     def from_latents(self, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -227,7 +223,7 @@ class DacQuantizer(nn.Module):
         return self.from_codes(torch.stack([self._nearest(i, chunk) for i, chunk in enumerate(chunks)], dim=1))
 
     def _nearest(self, level: int, z: Tensor) -> Tensor:
-        quantizer = self._level(level)
+        quantizer = self.vq.part(level)
         if not isinstance(quantizer, CodebookQuantizer):
             raise ValueError(f"{type(quantizer).__name__} has no codebook in which to find the nearest code")
         z_nd = quantizer._to_code_space(z.flatten(end_dim=-2))
