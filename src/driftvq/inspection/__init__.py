@@ -3,25 +3,24 @@
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from driftvq.data.images import to_float
+from driftvq.data.loader import ImageBatch
 from driftvq.drift_meter import DriftReading
 from driftvq.files import read_records
-from driftvq.inspection.codebook_state import give_verdict
+from driftvq.inspection.codebook_state import count_parameters, describe_codebook, give_verdict
+from driftvq.metrics.gauges import CodeCounter
+from driftvq.models import VQVAE, model_hash
+from driftvq.records.metric_table import is_better, metric
 from driftvq.records.runs import CONFIG_FILE, METRICS_FILE
 from driftvq.training.settings import read_settings
 
-if TYPE_CHECKING:
-    from driftvq.data.loader import ImageBatch
-    from driftvq.models import VQVAE
-
-HIGHER_IS_BETTER = ("val/psnr", "val/ssim", "val/usage", "val/perplexity")
-LOWER_IS_BETTER = ("val/loss", "val/lpips", "val/rfid")
 DEFAULT_SIZE = 64
 
 
 def inspect_model(
-    model: "VQVAE | None", run: Path | None, batches: "Iterable[ImageBatch] | None" = None, size: int | None = None
+    model: VQVAE | None, run: Path | None, batches: Iterable[ImageBatch] | None = None, size: int | None = None
 ) -> dict[str, Any]:
     """Everything that is known about a model, as plain values.
 
@@ -35,8 +34,6 @@ def inspect_model(
     size = size or int((training_config or {}).get("size") or DEFAULT_SIZE)
     report: dict[str, Any] = {"model": None, "codebook": None, "use": None}
     if model is not None:
-        from driftvq.inspection.codebook_state import describe_codebook
-
         report |= {"model": describe_model(model, size), "codebook": describe_codebook(model)}
         if batches is not None and model.quantizer is not None:
             report["use"] = measure_use(model, batches)
@@ -46,11 +43,8 @@ def inspect_model(
     return plain
 
 
-def describe_model(model: "VQVAE", size: int) -> dict[str, Any]:
+def describe_model(model: VQVAE, size: int) -> dict[str, Any]:
     """Config, hash, parameters per part and the bits of an image."""
-    from driftvq.inspection.codebook_state import count_parameters
-    from driftvq.models import model_hash
-
     facts: dict[str, Any] = {
         "config": model.config.to_dict(),
         "hash": model_hash(model),
@@ -68,11 +62,8 @@ def describe_model(model: "VQVAE", size: int) -> dict[str, Any]:
     }
 
 
-def measure_use(model: "VQVAE", batches: "Iterable[ImageBatch]") -> dict[str, Any]:
+def measure_use(model: VQVAE, batches: Iterable[ImageBatch]) -> dict[str, Any]:
     """How images use the codes: usage and perplexity, and how many images could not be read."""
-    from driftvq.data.images import to_float
-    from driftvq.metrics.gauges import CodeCounter
-
     assert model.quantizer is not None
     counter, skipped = CodeCounter(model.quantizer.codebook_size), 0
     for batch in batches:
@@ -106,8 +97,9 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any] | None:
         for name, value in _numbers(record).items():
             entry = {"value": value, "step": record["step"]}
             last[name] = entry
-            sign = 1 if name in HIGHER_IS_BETTER else -1 if name in LOWER_IS_BETTER else 0
-            if sign and (name not in best or sign * value > sign * best[name]["value"]):
+            kind = name.removeprefix("val/")
+            has_direction = name.startswith("val/") and metric(kind).better is not None
+            if has_direction and (name not in best or is_better(kind, value, best[name]["value"])):
                 best[name] = entry
     shown = {name: entry for name, entry in last.items() if not name.startswith("drift/") and name != "epoch"}
     return {"steps": max(record["step"] for record in records), "last": shown, "best": best}

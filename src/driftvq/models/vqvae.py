@@ -186,7 +186,7 @@ class VQVAE(nn.Module):
 
     def save_pretrained(self, folder: str | Path, *, card: Mapping[str, Any] | None = None) -> Path:
         """Save config, weights and a model card; see :func:`driftvq.models.pretrained.save_pretrained`."""
-        from driftvq.models.pretrained import save_pretrained
+        from driftvq.models.pretrained import save_pretrained  # which needs this class, as the hub does
 
         return save_pretrained(self, folder, card=card)
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.data import to_float
+from driftvq.metrics.lpips import LPIPS
 from driftvq.models import VQVAE
 from driftvq.quantizers.distributed import from_first_process, sum_over_processes, world_size
 from driftvq.training.config import TrainConfig
@@ -25,8 +26,6 @@ class ReconstructionLoss(nn.Module):
         self.lpips_weight = lpips_weight
         self.lpips: nn.Module | None = None
         if lpips_weight > 0:
-            from driftvq.metrics.lpips import LPIPS
-
             self.lpips = LPIPS("vgg")
 
     def forward(self, reconstructions: Tensor, images: Tensor) -> Tensor:
