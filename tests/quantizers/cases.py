@@ -62,6 +62,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"quantizer": "fsq", "codebook_dim": 2, "num_quantizers": 2},
         {"quantizer": "grouped_vq", "num_quantizers": 2},
     ],
+    "multi_scale_vq": [{"quantizer": "vq", "shared_codebook": False}],
     "grouped_vq": [{"shared_codebook": True}, {"groups": 3, "quantizer": "factorized_vq"}, {"codebook_dim": 6}],
 }
 

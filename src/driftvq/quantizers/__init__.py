@@ -23,6 +23,7 @@ from driftvq.quantizers.grouped_vq import GroupedVQ
 from driftvq.quantizers.gumbel_vq import GumbelVQ
 from driftvq.quantizers.ibq import IBQ
 from driftvq.quantizers.lfq import LFQ
+from driftvq.quantizers.multi_scale_vq import MultiScaleVQ
 from driftvq.quantizers.ns_vq import NSVQ
 from driftvq.quantizers.ns_vq_delta_e import NSVQDeltaE
 from driftvq.quantizers.ns_vq_paper import NSVQPaper
@@ -62,6 +63,7 @@ __all__ = [
     "GumbelVQ",
     "LossTerms",
     "Modified",
+    "MultiScaleVQ",
     "NSVQDeltaE",
     "NSVQPaper",
     "NSVQPublished",

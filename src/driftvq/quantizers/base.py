@@ -93,7 +93,7 @@ class Quantizer(WithStatistics):
         self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
         with torch.autocast(indices.device.type, enabled=False):
-            codes_nd = project(self.project_out, self._lookup(flat))
+            codes_nd = project(self.project_out, self._lookup_at(flat, shape))
         return self._unflatten(torch.where(_any_valid(flat), codes_nd, 0), shape)
 
     def get_output_from_indices(self, indices: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class Quantizer(WithStatistics):
         """Codes before the output projection, channel last, as vector-quantize-pytorch means them."""
         self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
-        return torch.where(_any_valid(flat), self._lookup(flat), 0).reshape(*shape, self.codebook_dim)
+        return torch.where(_any_valid(flat), self._lookup_at(flat, shape), 0).reshape(*shape, self.codebook_dim)
 
     @property
     def sizes_per_index(self) -> tuple[int, ...]:
@@ -136,6 +136,10 @@ class Quantizer(WithStatistics):
     @abstractmethod
     def _lookup(self, indices: Tensor) -> Tensor:
         """Codes of indices ``(n,)`` or ``(n, q)``, before the output projection; a row of -1 may give anything."""
+
+    def _lookup_at(self, indices: Tensor, positions: torch.Size) -> Tensor:
+        """The same where neighbours matter: the positions that the flat indices have."""
+        return self._lookup(indices)
 
     def _quantize(
         self, x: Tensor, mask: Tensor | None, lens: Tensor | None, freeze: bool, levels: int | None = None

@@ -177,9 +177,9 @@ class CompositeQuantizer(Quantizer):
             )
 
 
-def side_by_side(steps: Sequence[Step]) -> Tensor:
+def side_by_side(indices: Sequence[Tensor]) -> Tensor:
     """The indices of all parts, ``(n, q)``."""
-    return torch.cat([step.indices[:, None] if step.indices.ndim == 1 else step.indices for step in steps], dim=1)
+    return torch.cat([own[:, None] if own.ndim == 1 else own for own in indices], dim=1)
 
 
 def joined(steps: Sequence[Step]) -> Step:

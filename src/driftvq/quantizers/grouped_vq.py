@@ -68,7 +68,7 @@ class GroupedVQ(CompositeQuantizer):
             return self._select_together(z_nd, call)
         groups = zip(self._inner(), z_nd.chunk(self.parts, dim=1), strict=True)
         steps = [quantizer._run(z_group, call) for quantizer, z_group in groups]
-        indices_nq = side_by_side(steps)
+        indices_nq = side_by_side([step.indices for step in steps])
         loss = torch.stack([step.selection.loss for step in steps]).mean()
         quantized_nd = torch.cat([step.quantized for step in steps], dim=1)
         return Selection(quantized_nd, indices_nq, loss, lesson=None, parts=tuple(steps))

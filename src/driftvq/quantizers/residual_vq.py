@@ -1,7 +1,7 @@
 """Residual quantization (Zeghidour et al., 2021: SoundStream)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +46,8 @@ class ResidualVQ(CompositeQuantizer):
         options: arguments of the inner quantizers.
         dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
     """
+
+    searches_beams: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -127,27 +129,32 @@ class ResidualVQ(CompositeQuantizer):
         """What each level adds, before the output projection: ``(q, …, codebook_dim)``, whose sum is the code."""
         self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
-        return torch.stack([codes_nd.reshape(*shape, self.codebook_dim) for codes_nd in self._codes(flat)])
+        return torch.stack([codes_nd.reshape(*shape, self.codebook_dim) for codes_nd in self._codes(flat, shape)])
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         levels = self.parts if call.levels is None else call.levels
         kept = self._kept_levels(z_nd, call, levels) if self.training and self.quantizer_dropout > 0 else None
         choices = self._beam_search(z_nd, kept, levels) if self._uses_beams(levels) else [None] * levels
-        steps: list[Step] = []
+        levels_run: list[tuple[Step, Tensor, Tensor]] = []
         residual_nd = z_nd
         for level in range(levels):
             valid_n = self._level_mask(level, kept, call)
             own = call._replace(valid=valid_n, levels=None, choices=choices[level])
-            steps.append(self.part(level)._run(residual_nd, own))
-            residual_nd = residual_nd - steps[-1].quantized.detach()
-        total_nd, loss = steps[0].quantized, steps[0].selection.loss
-        for step in steps[1:]:
-            total_nd, loss = total_nd + step.quantized, loss + step.selection.loss
+            levels_run.append(self._level(level, residual_nd, own))
+            residual_nd = residual_nd - levels_run[-1][1].detach()
+        steps, codes, indices = zip(*levels_run, strict=True)
+        total_nd, loss = codes[0], steps[0].selection.loss
+        for step, codes_nd in zip(steps[1:], codes[1:], strict=True):
+            total_nd, loss = total_nd + codes_nd, loss + step.selection.loss
         # The value is the sum, the gradient the mean.
         mean_nd = total_nd / (levels if kept is None else kept[:, None])
         quantized_nd = total_nd.detach() + (mean_nd - mean_nd.detach())
-        indices_nq = side_by_side(steps)
-        return Selection(quantized_nd, indices_nq, loss, lesson=None, parts=tuple(steps))
+        return Selection(quantized_nd, side_by_side(indices), loss, lesson=None, parts=steps)
+
+    def _level(self, level: int, residual_nd: Tensor, call: Call) -> tuple[Step, Tensor, Tensor]:
+        """What a level did, and what of it falls to each latent: codes ``(n, d)`` and indices."""
+        step = self.part(level)._run(residual_nd, call)
+        return step, step.quantized, step.indices
 
     @property
     def beam_size(self) -> int:
@@ -157,6 +164,8 @@ class ResidualVQ(CompositeQuantizer):
     @beam_size.setter
     def beam_size(self, size: int) -> None:
         self._beam_size = positive_int("beam_size", size)
+        if size > 1 and not self.searches_beams:
+            raise ValueError(f"{type(self).__name__} searches no beams: beam_size must be 1, got {size}")
         for quantizer in self._inner() if size > 1 else ():
             if not isinstance(quantizer, CodebookQuantizer) or not quantizer.book.takes_choices:
                 raise ValueError(
@@ -193,10 +202,13 @@ class ResidualVQ(CompositeQuantizer):
         return list(paths_nbq[:, 0].unbind(dim=1))
 
     def _lookup(self, indices_nq: Tensor) -> Tensor:
-        first_nd, *others = self._codes(indices_nq)
+        return self._lookup_at(indices_nq, indices_nq.shape[:1])
+
+    def _lookup_at(self, indices: Tensor, positions: torch.Size) -> Tensor:
+        first_nd, *others = self._codes(indices, positions)
         return sum(others, first_nd)
 
-    def _codes(self, indices_nq: Tensor) -> list[Tensor]:
+    def _codes(self, indices_nq: Tensor, shape: torch.Size) -> list[Tensor]:
         """What each level adds ``(n, d)``."""
         return [self.part(level).indices_to_codes(own) for level, own in enumerate(self._columns(indices_nq))]
 
