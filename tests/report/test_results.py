@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from driftvq.records.codec import write_record
-from driftvq.records.comparisons import Cell, Codes, Comparison, Method, update_cell
+from driftvq.records.comparisons import Cell, Codes, Comparison, Method, Sweep, update_cell
 from driftvq.report import aggregate, answer, load_comparison
 
 
@@ -143,6 +143,17 @@ def test_the_sweep_is_told_in_the_answer(sweep_source: Path) -> None:
     assert mixed.startswith(
         "By codebook size K, NS-VQ (driftvq default) has the lowest KID at 1024 and 8192, NS-VQ at 64; at 8192 NS-VQ"
     )
+
+
+def test_conditions_are_counted_not_spanned(tmp_path: Path) -> None:
+    points = ("K 64, D 3", "lr 0.005")
+    first, second = (make({"a": [1.0], "b": [2.0]}, tmp_path) for _ in points)
+    cells = [
+        replace(cell, point=point) for one, point in ((first, points[0]), (second, points[1])) for cell in one.cells
+    ]
+    comparison = replace(first, cells=tuple(cells), sweep=Sweep("condition", points, "condition"))
+    text = answer(aggregate(comparison)).best
+    assert text.startswith("A has the lowest KID under all 2 conditions; at lr 0.005 it has 1.00, 50% lower than")
 
 
 def test_an_ablation_of_ours_is_no_rival(tmp_path: Path) -> None:

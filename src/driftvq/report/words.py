@@ -67,7 +67,10 @@ def _wins(results: Results, places: Sequence[Point]) -> str:
     if len(places) == 1:
         return f"{label} has {_lead(results)} at {sweep.label} = {last}, "
     if not others:
-        return f"{label} has {_lead(results)} at every {sweep.label} from {places[0]} to {last}; at {last} it has "
+        everywhere = f"at every {sweep.label} from {places[0]} to {last}"
+        if isinstance(last, str):
+            everywhere = f"under all {len(places)} conditions"
+        return f"{label} has {_lead(results)} {everywhere}; at {last} it has "
     rest = [f"{other} at {listed(points)}" for other, points in others]
     winner = results.ranked(last)[0].method.label
     return f"By {sweep.label}, {label} has {_lead(results)} at {listed(won)}, {listed(rest)}; at {last} {winner} has "

@@ -30,7 +30,7 @@ function answerBox({ answer }) {
 function countsLine({ methods, seeds, facts, sweep }) {
   const { source, evaluation, size } = facts.Data;
   const parts = [`${methods.length} methods`, seeds.length === 1 ? "1 seed" : `${seeds.length} seeds`];
-  if (sweep) parts.push(`${sweep.label}: ${sweep.values.join(", ")}`);
+  if (sweep) parts.push(`${sweep.label}: ${sweep.values.join(typeof sweep.values[0] === "string" ? "; " : ", ")}`);
   if (source) parts.push(size ? `${source}, ${size} px` : source);
   if (evaluation) parts.push(`${grouped(evaluation)} evaluation images`);
   return el("p", { class: "soft" }, parts.join(" · "));
