@@ -19,7 +19,7 @@ from driftvq import VQVAE, ModelConfig, make_quantizer
 from driftvq.drift_meter import DriftMeter
 from driftvq.functional import dead_codes, kmeans, perplexity, usage
 from driftvq.metrics import CodeCounter, polynomial_mmd, psnr, ssim
-from driftvq.training.losses import Adversary
+from driftvq.training.objective import Adversary
 from driftvq.training.validation import ValidationSums, WeightAverage
 from tests.quantizers.cases import CASES, Case
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from driftvq.models import NETWORKS
-from driftvq.models.config import ModelConfig
+from driftvq.models.model_config import ModelConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 

@@ -13,7 +13,7 @@ from driftvq.metrics import evaluate
 from driftvq.metrics.evaluation import CODE_METRICS
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.fabric import memory_layout
-from driftvq.training.losses import make_reconstruction_loss
+from driftvq.training.objective import make_reconstruction_loss
 
 START_SECONDS = 6.0
 """A process that loads torch, Lightning and the weights of the metrics."""

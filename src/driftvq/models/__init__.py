@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from driftvq.models.config import ModelConfig
+from driftvq.models.model_config import ModelConfig
 from driftvq.names import importer
 
 if TYPE_CHECKING:

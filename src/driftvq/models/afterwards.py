@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from driftvq.functional import kmeans
-from driftvq.models.config import NO_QUANTIZER
+from driftvq.models.model_config import NO_QUANTIZER
 from driftvq.models.vqvae import VQVAE
 from driftvq.quantizers import VQ
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.models.config import NO_QUANTIZER, RESERVED, ModelConfig
+from driftvq.models.model_config import NO_QUANTIZER, RESERVED, ModelConfig
 from driftvq.names import check_name, shortened
 from driftvq.quantizers import QUANTIZERS, Quantizer, make_quantizer
 from driftvq.quantizers.composite import CompositeQuantizer

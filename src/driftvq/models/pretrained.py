@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from driftvq.files import make_folder, read_object, replacing, write_text
-from driftvq.models.config import ModelConfig
+from driftvq.models.model_config import ModelConfig
 from driftvq.models.vqvae import VQVAE
 from driftvq.quantizers.codebooks.start import KMeansStart
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.models.config import ModelConfig
+from driftvq.models.model_config import ModelConfig
 from driftvq.models.networks import NETWORKS, build_quantizer
 from driftvq.names import check_name
 

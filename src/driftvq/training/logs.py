@@ -18,7 +18,7 @@ from driftvq.quantizers import Quantizer
 from driftvq.records.runs import METRICS_FILE, SKIPPED_FILE, append_record, drop_records_after
 
 if TYPE_CHECKING:
-    from driftvq.training.losses import StepOutput
+    from driftvq.training.objective import StepOutput
 
 
 class SkippedImages:

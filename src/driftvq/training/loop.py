@@ -21,7 +21,7 @@ from driftvq.training.codebook_start import SETTLING_PASSES, Inputs, rest_, sett
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision
 from driftvq.training.logs import RunLog, SkippedImages, shown_values, training_values
-from driftvq.training.losses import Objective, StepOutput, make_adversary, make_reconstruction_loss
+from driftvq.training.objective import Objective, StepOutput, make_adversary, make_reconstruction_loss
 from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, StopSignals
 from driftvq.training.validation import BestModel, ValidationSums, WeightAverage
 

@@ -8,7 +8,13 @@ from torch import nn
 from driftvq.metrics.lpips import LPIPS
 from driftvq.metrics.weights import MissingWeightsError
 from driftvq.training.config import TrainConfig
-from driftvq.training.losses import Adversary, PatchDiscriminator, adaptive_weight, hinge_loss, make_reconstruction_loss
+from driftvq.training.objective import (
+    Adversary,
+    PatchDiscriminator,
+    adaptive_weight,
+    hinge_loss,
+    make_reconstruction_loss,
+)
 
 
 def pair():
