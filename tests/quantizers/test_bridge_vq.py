@@ -29,7 +29,8 @@ def by_hand(vq: BridgeVQ, group: int, heads: int) -> torch.Tensor:
     x = x + linear("process.0.to_out", torch.cat(mixed, dim=1))
     hidden = torch.nn.functional.gelu(linear("process.0.ffn.fc1", norm("process.0.norm2", x)))
     x = x + linear("process.0.ffn.fc2", hidden)
-    return linear("recover", norm("norm", x)).reshape(-1, dim)[:codes]
+    own = torch.stack([base[k] @ state["embed.weight"].t() + x[k // group] for k in range(codes)])
+    return linear("recover", norm("norm", own))
 
 
 def test_codebook_is_compressed_processed_and_recovered() -> None:

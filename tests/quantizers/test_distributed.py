@@ -73,6 +73,10 @@ def trans(transform):
     return lambda: TransVQ(DIM, SIZE, transform=transform, width=8)
 
 
+def named(name, **options):
+    return lambda: make_quantizer(name, dim=DIM, codebook_size=SIZE, **options)
+
+
 REPLACE = {"threshold_ema_dead_code": 0.5, "kmeans_init": True}
 
 CASES = {
@@ -101,6 +105,9 @@ CASES = {
     "vq restart ddp": Case(lambda: VQ(DIM, SIZE, restart_after=3), ddp=True),
     "vq restart ddp masked": Case(lambda: VQ(DIM, SIZE, restart_after=3), ddp=True, batches="masked", joined=False),
     "vq restart ddp empty": Case(lambda: VQ(DIM, SIZE, restart_after=3), ddp=True, batches="empty", joined=False),
+    "wasserstein_vq ddp": Case(named("wasserstein_vq"), ddp=True, seeds_differ=True),
+    "opt_vq ddp": Case(named("opt_vq"), ddp=True, seeds_differ=True),
+    "cvq ddp": Case(named("cvq", anchors="closest"), ddp=True, seeds_differ=True),
     "sim_vq ddp": Case(lambda: SimVQ(DIM, SIZE), ddp=True, seeds_differ=True),
     "trans_vq ddp": Case(trans("attention"), ddp=True, seeds_differ=True),
     "trans_vq mlp ddp": Case(trans("mlp"), ddp=True),

@@ -14,7 +14,7 @@ TOKENS = 256
 
 @register("bridge_vq")
 class BridgeVQ(CodebookQuantizer):
-    """The codebook in use is ``C' = recover(process(compress(C)))``; C and the projector are trained.
+    """The codebook in use is ``C' = recover(C, process(compress(C)))``; C and the projector are trained.
 
     ``loss = mse(sg z, c') + β · mse(z, sg c')``
 

@@ -18,7 +18,7 @@ from driftvq.quantizers.registry import register
 Anchors = Literal["probabilistic", "closest", "random"]
 ANCHORS: tuple[Anchors, ...] = ("probabilistic", "closest", "random")
 
-MOST_CANDIDATES = 1024
+MOST_CANDIDATES = 512
 """Latents of a batch, of all processes, among which anchors are looked for: a search of all of them would double the
 cost of a step, and few codes move at all once training is under way."""
 

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from driftvq.functional import highest_logit, index_softmax, masked_mse
 from driftvq.quantizers.arguments import in_range
 from driftvq.quantizers.base import Quantizer
-from driftvq.quantizers.codebooks.base import initial_codes
 from driftvq.quantizers.distributed import mean_over_processes
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, Selection
@@ -46,7 +45,8 @@ class IBQ(Quantizer):
         super().__init__(dim, codebook_size, codebook_dim, channel_first)
         self.commitment_weight = in_range("commitment_weight", commitment_weight, 0, float("inf"))
         self.entropy_weight = in_range("entropy_weight", entropy_weight, 0, float("inf"))
-        self.codes = nn.Parameter(initial_codes(codebook_size, self.codebook_dim))
+        # Not the usual ±1/K: at codes near 0 all scores are equal, and no gradient passes through them.
+        self.codes = nn.Parameter(torch.randn(codebook_size, self.codebook_dim))
         self.freeze_codebook = freeze_codebook
 
     @property

@@ -132,6 +132,8 @@ class AttentionBlock(nn.Module):
 class CodeBridge(nn.Module):
     """FVQ's projector: groups of codes are compressed to tokens, which attend to each other, and recovered.
 
+    ``c'_k = R norm(E c_k + token of its group)``: every place of a group is recovered by one layer. With layers of
+    its own each place would begin in a region of its own, and those that no latent is near would never be trained.
     Attention is over tokens, so its cost is set by their number and not by that of the codes.
 
     Args:
@@ -147,14 +149,17 @@ class CodeBridge(nn.Module):
         self.group = codes_per_token
         self.compress = nn.Linear(codes_per_token * dim, width)
         self.process = nn.Sequential(*(AttentionBlock(width, heads, 4 * width) for _ in range(depth)))
+        self.embed = nn.Linear(dim, width, bias=False)
         self.norm = nn.LayerNorm(width)
-        self.recover = nn.Linear(width, codes_per_token * dim)
+        self.recover = nn.Linear(width, dim)
 
     def forward(self, codes_kd: Tensor) -> Tensor:
         codes, dim = codes_kd.shape
         grouped_tg = F.pad(codes_kd, (0, 0, 0, -codes % self.group)).view(-1, self.group * dim)
-        recovered_tg: Tensor = self.recover(self.norm(self.process(self.compress(grouped_tg))))
-        return recovered_tg.view(-1, dim)[:codes]
+        tokens_tw = self.process(self.compress(grouped_tg))
+        own_kw = self.embed(codes_kd) + tokens_tw.repeat_interleave(self.group, dim=0)[:codes]
+        recovered_kd: Tensor = self.recover(self.norm(own_kw))
+        return recovered_kd
 
 
 class CodeMLP(nn.Sequential):
