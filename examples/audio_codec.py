@@ -114,14 +114,14 @@ def train(codec: Codec, steps: int, batch: int, seconds: float, seed: int) -> No
     """Adam on random cuts of two minutes of speech."""
     generator = torch.Generator().manual_seed(seed)
     corpus, length = speech(60, 2.0, generator), int(seconds * RATE)
-    optimizer = torch.optim.AdamW(codec.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
+    optimizer = torch.optim.AdamW(codec.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     for step in range(steps):
         rows = torch.randint(len(corpus), (batch,), generator=generator)
         start = int(torch.randint(corpus.shape[2] - length, (), generator=generator))
         sound = corpus[rows, :, start : start + length]
         heard, _, loss = codec(sound)
-        error = F.l1_loss(heard, sound) * 10 + spectral_distance(heard, sound)
+        error = F.l1_loss(heard, sound) * 100 + spectral_distance(heard, sound)
         optimizer.zero_grad()
         (error + loss).backward()
         optimizer.step()

@@ -1,7 +1,7 @@
 """What vector-quantize-pytorch's own suite asks of its classes, asked of driftvq's through the shim.
 
-One case here for each of its tests, in other words and smaller shapes. Left out, since driftvq has no such thing: the
-implicit neural codebooks of residuals (4 tests), finite scalar perturbation (15), a call with ``topk`` (1).
+Its behaviours in other words and smaller shapes. Left out, since driftvq has no such thing: the implicit neural
+codebooks of residuals (4 tests), finite scalar perturbation (15), a call with ``topk`` (1).
 """
 
 import math
@@ -67,7 +67,10 @@ ROUND_TRIPS = [
         one("FSQ", shape, levels=LEVELS, dim=16, channel_first=True, num_codebooks=2)
         for shape in ((1, 16, 64), (1, 16, 8, 8))
     ),
-    *(one("LFQ", (1, 5, 6, 6), codebook_size=32, dim=5, codebook_scale=scale) for scale in (1.0, 0.5)),
+    *(
+        one("LFQ", (1, 5, 6, 6), codebook_size=32, dim=5, codebook_scale=scale, spherical=spherical)
+        for scale, spherical in product((1.0, 0.5), (True, False))
+    ),
     one("LFQ", (1, 16, 6, 6), codebook_size=16, dim=16, num_codebooks=4),
     *(
         one("LatentQuantize", shape, levels=levels, dim=16, **words)
