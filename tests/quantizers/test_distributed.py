@@ -26,7 +26,7 @@ from driftvq import (
     TransVQPublished,
     make_quantizer,
 )
-from driftvq.quantizers.codebooks.sampling import sample_rows
+from driftvq.quantizers.codebooks.sampling import draw_rows
 from driftvq.quantizers.distributed import (
     from_first_process,
     gather_rows,
@@ -179,16 +179,23 @@ def train(case, model, batch_of):
         }
 
 
+def drawn_rows(rows, weight, wanted):
+    drawn = draw_rows(rows, weight.float(), torch.tensor(wanted), wanted, torch.tensor(5))
+    return drawn.rows[drawn.there].tolist()
+
+
 def collectives(rank):
     x = torch.arange(12.0).reshape(6, 2)
     local, valid = (
         (x[:2], torch.tensor([True, False])) if rank == 0 else (x[2:], torch.tensor([True, True, False, True]))
     )
-    rows, available = sample_rows(local, valid, 9, torch.tensor(5), row_counts(local))
-    nothing, none_available = sample_rows(local, torch.zeros_like(valid), 3, torch.tensor(5), row_counts(local))
-    few, _ = sample_rows(local, valid, 2, torch.tensor(5), row_counts(local))
     half = local[: 2 * rank]
-    from_second, _ = sample_rows(half, torch.ones(len(half)), 2, torch.tensor(5), row_counts(half))
+    drawn = {
+        "rows": drawn_rows(local, valid, 9),
+        "nothing": drawn_rows(local, torch.zeros_like(valid), 3),
+        "few": drawn_rows(local, valid, 2),
+        "from_second": drawn_rows(half, torch.ones(len(half)), 2),
+    }
     total, count, matrix = sum_over_processes(torch.tensor([1.0, rank]), torch.tensor(rank + 1.0), local[:2].t())
     points = lfq_latents()[2 * rank : 2 + 4 * rank].requires_grad_()
     diversity(points).backward()
@@ -204,12 +211,7 @@ def collectives(rank):
         "matrix": matrix,
         "kept": kept,
         "diversity_grad": points.grad / RANKS,
-        "rows": rows,
-        "few": few,
-        "from_second": from_second,
-        "available": available,
-        "nothing": nothing,
-        "none_available": none_available,
+        **drawn,
     }
 
 
@@ -303,8 +305,12 @@ def test_the_k_means_start_takes_several_batches():
 def test_collectives_over_two_processes(ranks):
     x = torch.arange(12.0).reshape(6, 2)
     valid = torch.tensor([True, False, True, True, False, True])
-    alone, available = sample_rows(x, valid, 9, torch.tensor(5), [6])
-    from_second, _ = sample_rows(x[2:4], torch.ones(2), 2, torch.tensor(5), [2])
+    alone = {
+        "rows": drawn_rows(x, valid, 9),
+        "few": drawn_rows(x, valid, 2),
+        "from_second": drawn_rows(x[2:4], torch.ones(2), 2),
+    }
+    assert len(alone["rows"]) == 4
     for results in ranks:
         found = results["collectives"]
         assert found["world_size"] == RANKS
@@ -314,12 +320,8 @@ def test_collectives_over_two_processes(ranks):
         assert found["sum"].tolist() == [2.0, 1.0]
         assert found["count"].item() == 3
         assert torch.equal(found["matrix"], (x[:2] + x[2:4]).t())
-        assert torch.equal(found["rows"], alone)
-        assert torch.equal(found["few"], alone[:2])
-        assert torch.equal(found["from_second"], from_second)
-        assert found["available"].item() == available.item() == 4
-        assert found["nothing"].abs().sum() == 0
-        assert found["none_available"].item() == 0
+        assert all(found[name] == drawn for name, drawn in alone.items())
+        assert found["nothing"] == []
     assert [results["collectives"]["kept"].item() for results in ranks] == [0.0, 1.0]
 
 
@@ -342,23 +344,3 @@ def test_one_process_alone():
     first, second = sum_over_processes(x, 2 * x)
     assert torch.equal(first, x)
     assert torch.equal(second, 2 * x)
-
-
-@pytest.mark.parametrize("count", [3, 6, 15])
-def test_sampled_rows_are_valid_and_distinct(count):
-    x = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
-    valid = torch.tensor([True, False, True, True, False, True, False, True, True, False])
-    rows, available = sample_rows(x, valid, count, torch.tensor(1), row_counts(x))
-    drawn = min(count, 6)
-    places = [(x == row).all(dim=1).nonzero().item() for row in rows[:drawn]]
-    assert available.item() == drawn
-    assert all(valid[place] for place in places)
-    assert len(set(places)) == drawn
-    assert (rows[drawn:] == 0).all()
-
-
-@pytest.mark.parametrize("n", [0, 4])
-def test_no_valid_row_gives_zeros(n):
-    rows, available = sample_rows(torch.ones(n, 3), torch.zeros(n, dtype=torch.bool), 5, torch.tensor(0), [n])
-    assert torch.equal(rows, torch.zeros(5, 3))
-    assert available.item() == 0

@@ -14,23 +14,19 @@ def test_a_step_is_the_drift_and_then_the_winners() -> None:
     vq = NSVQ(dim=3, codebook_size=20, parts=["drift", "winners"], kmeans_init=False).double()
     codes = torch.randn(20, 3, generator=generator, dtype=torch.float64)
     vq.set_codebook_(codes)
-    drift, memory, seen = NumpyDrift(codes.numpy(), affine), np.full(20, 2.0), 0
-    for step in range(15):
+    drift, memory = NumpyDrift(codes.numpy(), affine), np.full(20, 2.0)
+    for step in range(3):  # after each of which the frame is looked at again, with the codes where both left them
         z = torch.randn(30, 3, generator=generator, dtype=torch.float64).numpy() + 0.2 * step
-        win = winners(z, drift.codes)
-        allowed = 8 * drift.reach * np.sqrt(np.square(drift.codes - drift.codes.mean(axis=0)).mean())
-        away = z - drift.codes[win]
-        if step:
-            away *= np.minimum(1, allowed / np.linalg.norm(away, axis=1, keepdims=True))
-        near = drift.codes[win] + away
+        win, frame = winners(z, drift.codes), drift.frame
+        near = drift.codes[win] + frame.spread * frame.away(z, drift.codes[win])
         drift.step_(z)
-        seen += len(z)
-        memory = memory * np.exp(-len(z) / max(0.05 * seen, 40)) + np.bincount(win, minlength=20)
+        memory = memory * np.exp(-len(z) / 40) + np.bincount(win, minlength=20)
         for k in np.unique(win):
             drift.codes[k] += (win == k).sum() / memory[k] * (near[win == k].mean(axis=0) - drift.codes[k])
+        drift.rescale_(frame.look_(drift.codes))
         vq(torch.from_numpy(z))
-        np.testing.assert_allclose(vq.codebook, drift.codes, rtol=1e-7, atol=1e-9)
-    assert drift.gain > 0.2
+        np.testing.assert_allclose(vq.codebook, drift.codes, rtol=1e-6, atol=1e-8)
+    assert np.abs(drift.field).max() > 0
 
 
 def test_has_nothing_to_train_unless_the_estimator_trains_codes() -> None:

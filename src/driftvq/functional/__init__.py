@@ -12,7 +12,6 @@ from driftvq.functional.field import field_agreement, field_moments, fit_field
 from driftvq.functional.kernels import KERNELS, Kernel, kernel_transfer
 from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
 from driftvq.functional.losses import kernel_codebook_loss, masked_mse, orthogonal_loss
-from driftvq.functional.sampling import seeded_gumbel
 from driftvq.functional.scoring import METRICS, Metric
 from driftvq.functional.search import WAYS, Way, highest_logit, nearest, nearest_few
 from driftvq.functional.soft import gumbel_softmax, index_softmax, soft_usage
@@ -66,7 +65,6 @@ __all__ = [
     "orthogonal_loss",
     "perplexity",
     "rotate",
-    "seeded_gumbel",
     "soft_usage",
     "spread_gradient",
     "square_moments",

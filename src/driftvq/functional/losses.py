@@ -12,9 +12,11 @@ from driftvq.functional.kernels import Kernel, kernel_transfer
 
 def masked_mse(a_nd: Tensor, b_nd: Tensor, valid_n: Tensor | None = None) -> Tensor:
     """``mean (a - b)²`` over the valid rows; 0 when there are none."""
+    if valid_n is None and a_nd.numel() > 0:
+        return F.mse_loss(a_nd, b_nd)
     squares_nd = (a_nd - b_nd).square()
     if valid_n is None:
-        return squares_nd.sum() / max(squares_nd.numel(), 1)
+        return squares_nd.sum()
     kept = torch.where(valid_n[:, None], squares_nd, 0).sum()
     return kept / (valid_n.sum().clamp(min=1) * a_nd.shape[1])
 

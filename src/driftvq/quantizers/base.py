@@ -5,13 +5,13 @@ Shape suffixes: n latents (all positions of the batch), d dimensions, q indices 
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from driftvq.quantizers.arguments import positive_int
-from driftvq.quantizers.codebooks.base import Lesson
+from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import FiniteCheck
@@ -200,9 +200,9 @@ class Quantizer(WithStatistics):
         """Learn from a training step, once per step."""
         self._learn_(step.selection.lesson)
 
-    def _lesson(self, z_nd: Tensor, winners: Tensor, valid_n: Tensor | None, seen: Any = None) -> Lesson:
+    def _lesson(self, z_nd: Tensor, winners: Tensor, valid_n: Tensor | None) -> Lesson:
         """What a training step shows; a quantizer learns from it once per step."""
-        return Lesson(z_nd.detach(), winners, valid_n, self.step, seen)
+        return Lesson(z_nd.detach(), winners, valid_n, self.step)
 
     @torch.no_grad()
     def _learn_(self, lesson: Lesson | None) -> None:
@@ -220,8 +220,13 @@ class Quantizer(WithStatistics):
         for part in self.modules():
             if isinstance(part, Quantizer):
                 part._check_sharding()
+        books = [module for module in self.modules() if isinstance(module, Codebook)]
+        for book in books:
+            book.pack_()
         for buffer in self.buffers():
             buffer.copy_(from_first_process(buffer))
+        for book in books:
+            book.agree_()
         for start in self.modules():
             if isinstance(start, KMeansStart):
                 start.agree_()

@@ -3,7 +3,6 @@
 Shape suffixes: n latents, k codes, d dimensions.
 """
 
-from collections.abc import Callable
 from typing import ClassVar, TypedDict
 
 import torch
@@ -14,7 +13,7 @@ from torch.optim import Optimizer
 from driftvq.functional import Metric, masked_mse, nearest_few, straight_through
 from driftvq.quantizers.arguments import in_range, positive_int
 from driftvq.quantizers.base import Quantizer, project
-from driftvq.quantizers.codebooks.base import Codebook, Lesson
+from driftvq.quantizers.codebooks.base import Codebook, Lesson, change_where_
 from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
 from driftvq.quantizers.codebooks.sampling import take_over
@@ -166,7 +165,8 @@ class CodebookQuantizer(Quantizer):
         return step
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        if call.learns and not self._frozen and self.start.waits():
+        starts = call.learns and not self._frozen and self.start.waits()
+        if starts:
             self._start_(z_nd, call.valid)
         z_nd = self._to_code_space(z_nd)
         codebook_kd: Tensor = self.book().to(z_nd.dtype)
@@ -182,14 +182,12 @@ class CodebookQuantizer(Quantizer):
             indices_n, quantized_nd = self.estimator(z_nd, codebook_kd, match)
         else:
             indices_n, quantized_nd = match.winners, straight_through(z_nd, match.codes)
-        lesson = self._lesson(z_nd, match.winners, call.valid, match.seen)
+        lesson = self._lesson(z_nd, match.winners, call.valid)._replace(seen=match.seen, teaches=not starts)
         return Selection(quantized_nd, indices_n, loss, lesson, terms)
 
     def _count_(self, lesson: Lesson) -> Tensor:
-        if self.start.done and not self._frozen:
+        if lesson.teaches and not self._frozen:
             return self.book.learn_(lesson)
-        if torch.compiler.is_compiling() and not self._frozen:  # the start may finish in the middle of the graph
-            change_where_(self.start.finished > 0, self.book, lambda: self.book.learn_(lesson))
         return super()._count_(lesson)
 
     @torch.no_grad()
@@ -199,7 +197,7 @@ class CodebookQuantizer(Quantizer):
             return
         overdue_k = (self.code_age > 0) & (self.code_age % after == 0)
         weight_n = z_nd.new_ones(len(z_nd)) if call.valid is None else call.valid.to(z_nd.dtype)
-        self.book.set_(take_over(self.codebook.detach(), overdue_k, z_nd.detach(), weight_n, 1.0, self.step)[0])
+        self.book.set_(take_over(self.codebook.detach(), overdue_k, z_nd.detach(), weight_n, self.step)[0])
 
     def _nearest_few(self, x_nd: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The nearest codes ``(n, count)``, or all if there are fewer, and what each gives ``(n, count, dim)``."""
@@ -229,12 +227,3 @@ class CodebookQuantizer(Quantizer):
     def _start_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
         codes_kd, made = self.start(z_nd, valid_n)
         change_where_(made, self.book, lambda: self.book.set_(codes_kd))
-
-
-def change_where_(condition: Tensor, module: nn.Module, change: Callable[[], object]) -> None:
-    """Let a module's tensors change where a boolean scalar says so, without a branch or a host read."""
-    tensors = [*module.parameters(), *module.buffers()]
-    before = [tensor.clone() for tensor in tensors]
-    change()
-    for tensor, kept in zip(tensors, before, strict=True):
-        tensor.copy_(torch.where(condition, tensor, kept))

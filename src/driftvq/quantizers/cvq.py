@@ -10,9 +10,8 @@ from driftvq.quantizers.arguments import in_range, one_of
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.codebooks.growth import Rule, halved
-from driftvq.quantizers.codebooks.sampling import sample_rows
+from driftvq.quantizers.codebooks.sampling import draw_rows
 from driftvq.quantizers.codebooks.trained import TrainedCodes
-from driftvq.quantizers.distributed import row_counts
 from driftvq.quantizers.registry import register
 
 Anchors = Literal["probabilistic", "closest", "random"]
@@ -65,9 +64,9 @@ class AnchoredCodes(TrainedCodes):
 
     def _anchors(self, lesson: Lesson) -> Tensor:
         """The latent to which each code would move ``(k, d)``; the same in all processes."""
-        sizes = row_counts(lesson.latents)
-        count = max(1, min(MOST_CANDIDATES, sum(sizes)))
-        rows_md, drawn = sample_rows(lesson.latents, lesson.weight, count, lesson.step, sizes)
+        count = MOST_CANDIDATES
+        wanted = torch.full_like(lesson.step, count)
+        rows_md, drawn = draw_rows(lesson.latents, lesson.weight, wanted, count, lesson.step).in_front()
         codes_kd = self.codes.to(rows_md.dtype)
         if self.anchors == "random":
             return rows_md[torch.arange(len(codes_kd), device=rows_md.device) % drawn.clamp(min=1)]

@@ -35,6 +35,15 @@ def sum_over_processes(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True))
 
 
+def by_process(value: Tensor) -> Tensor:
+    """``(r,)``: this process's scalar at its place, 0 at the others'; summed over processes, those of all."""
+    if world_size() == 1:
+        return value[None]
+    values_r = value.new_zeros(world_size())
+    values_r[dist.get_rank()] = value
+    return values_r
+
+
 def mean_over_processes(mean: Tensor, count: Tensor) -> Tensor:
     """The mean over all processes' latents of which each gives its own and their number.
 

@@ -12,9 +12,8 @@ from torch import Tensor
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
-from driftvq.quantizers.codebooks.sampling import sample_rows
-from driftvq.quantizers.codebooks.winners import winner_sums
-from driftvq.quantizers.distributed import row_counts, sum_over_processes
+from driftvq.quantizers.codebooks.sampling import draw_rows
+from driftvq.quantizers.distributed import sum_over_processes
 
 
 class SettlingCodes(Codebook):
@@ -57,12 +56,12 @@ class SettlingCodes(Codebook):
     def learn_(self, lesson: Lesson) -> Tensor:
         away_nd = lesson.latents - F.embedding(lesson.winners, self.codes)
         error_n = away_nd.square().sum(dim=1) * lesson.weight
-        here = winner_sums(lesson.latents, lesson.winners, lesson.weight, len(self.codes))
-        counts_k, sums_kd, error = sum_over_processes(*here, error_n.sum())
-        self.counts, self.sums, self.error = self.counts + counts_k, self.sums + sums_kd, self.error + error
-        sizes = row_counts(lesson.latents)
-        rows_md, available = sample_rows(lesson.latents, error_n, self.drawn_per_batch, lesson.step, sizes)
-        self.drawn.append(rows_md[: int(available)])
+        counts_k, sums_kd = lesson.sums(len(self.codes))
+        self.counts, self.sums = self.counts + counts_k, self.sums + sums_kd
+        self.error = self.error + sum_over_processes(error_n.sum())[0]
+        wanted = torch.tensor(self.drawn_per_batch, device=error_n.device)
+        drawn = draw_rows(lesson.latents, error_n, wanted, self.drawn_per_batch, lesson.step)
+        self.drawn.append(drawn.rows[drawn.there])
         return counts_k
 
     def next_(self) -> float:

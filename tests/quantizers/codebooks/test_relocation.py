@@ -1,28 +1,29 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
 from torch import Tensor
 
 from driftvq.quantizers.codebooks.parts import Batch, Seen
-from driftvq.quantizers.codebooks.relocation import LOST_SHARE, RELOCATED_SHARE, Relocation
+from driftvq.quantizers.codebooks.relocation import LOST_SHARE, MOST_RELOCATED, RELOCATED_SHARE, Relocation
 
 
-def batch(latents: Tensor, away: Tensor, memory: Tensor, weight: Tensor | None = None, step: int = 0) -> Batch:
-    count, codes = len(latents), len(memory)
-    weight = torch.ones(count) if weight is None else weight
-    one, nobody = torch.tensor(1.0), torch.zeros(count, dtype=torch.int64)
-    seen = Seen(torch.zeros(codes, latents.shape[1]), nobody, away, weight, spread=one)
-    return Batch(
-        seen,
-        latents,
-        torch.tensor(step),
-        total=one,
-        reach=one,
-        counts=torch.zeros(codes),
-        sums=torch.zeros(codes, latents.shape[1]),
-        memory=memory,
-    )
+def batch(latents: Tensor, away: Tensor, memory: Tensor, codes: Tensor, step: int = 0, interval: int = 1) -> Batch:
+    """Latents at these places, so far away from codes whose places do not matter; of the last code they are none."""
+    anchors = torch.cat([codes, latents - away])
+    winners = torch.arange(len(codes), len(anchors))
+    counted = (away != 0).any(dim=1)
+    seen = Seen(anchors, winners, away, counted, torch.zeros(len(anchors), latents.shape[1] + 1))
+    full = torch.cat([memory, torch.full((len(latents),), float(memory.mean()))])
+    zero = torch.zeros(len(anchors), latents.shape[1])
+    return Batch(seen, torch.tensor(step), counted.sum().float(), torch.ones(1), zero[:, 0], zero, full, interval)
+
+
+def places(part: Relocation, step: Batch, codes: Tensor) -> Tensor:
+    """Where the codes are afterwards."""
+    moved = part(None, step)
+    return codes if moved is None else codes + moved[: len(codes)]
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -31,42 +32,51 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def test_lost_codes_take_over_latents_and_get_half_of_the_mean_memory() -> None:
     codes, latents, memory = draw(10, 3), draw(64, 3, seed=1), torch.full((10,), 4.0)
-    fair = (8 * 4 + 0.1 + 0.19) / 10
     memory[2], memory[7], part = 0.1, 0.19, Relocation()
-    assert LOST_SHARE * fair > 0.1
+    step = batch(latents, latents, memory, codes)
+    fair = float(step.memory.mean())
     lost = memory.numpy() < LOST_SHARE * fair
-    after = part(codes, batch(latents, latents, memory)).numpy()
-    places = [int(np.flatnonzero((latents.numpy() == row).all(axis=1))[0]) for row in after[lost]]
-    assert len(set(places)) == lost.sum() > 0
+    after = places(part, step, codes).numpy()
+    found = [int(np.abs(latents.numpy() - row).max(axis=1).argmin()) for row in after[lost]]
+    np.testing.assert_allclose(after[lost], latents.numpy()[found], atol=1e-6)
+    assert len(set(found)) == lost.sum() > 0
     np.testing.assert_array_equal(after[~lost], codes.numpy()[~lost])
-    np.testing.assert_allclose(memory.numpy()[lost], fair / 2, rtol=1e-6)
-    assert (memory.numpy()[~lost] >= 0.19).all()
+    np.testing.assert_allclose(step.memory.numpy()[:10][lost], fair / 2, rtol=1e-6)
+    assert (step.memory.numpy()[:10][~lost] >= 0.19).all()
     assert part.readings() == {"relocated": lost.sum()}
 
 
-@pytest.mark.parametrize("latents", [3, 40, 400])
-def test_an_eighth_of_the_latents_take_over_a_code_at_most(latents: int) -> None:
-    memory, part = torch.full((100,), 100.0), Relocation()
+@pytest.mark.parametrize(("latents", "interval"), [(3, 1), (40, 1), (400, 1), (40, 2), (40, 8)])
+def test_a_share_of_the_latents_take_over_a_code_at_most(latents: int, interval: int) -> None:
+    memory, part, before = torch.full((100,), 100.0), Relocation(), draw(100, 2)
     memory[50:] = 0
-    before = draw(100, 2)
-    after = part(before, batch(draw(latents, 2, seed=1), draw(latents, 2, seed=2), memory))
-    expected = min(50, max(1, int(RELOCATED_SHARE * latents)))
+    spread = torch.nn.functional.normalize(draw(latents, 2, seed=2), dim=1)  # equally far: none is due twice
+    after = places(part, batch(draw(latents, 2, seed=1), spread, memory, before, interval=interval), before)
+    expected = min(50, max(1, int(min(interval * RELOCATED_SHARE, MOST_RELOCATED) * latents)))
     assert int((after != before).any(dim=1).sum()) == part.relocated.item() == expected
 
 
+def test_between_two_rounds_nothing_is_relocated() -> None:
+    memory, codes = torch.tensor([1.0, 0.0]), draw(2, 3)
+    step = replace(batch(draw(16, 3), draw(16, 3, seed=1), memory, codes), due=False)
+    assert Relocation()(None, step) is None
+    asked_of_the_device = replace(step, due=torch.tensor(False))
+    assert torch.equal(places(Relocation(), asked_of_the_device, codes), codes)
+    assert not torch.equal(places(Relocation(), replace(step, due=torch.tensor(True)), codes), codes)
+
+
 def test_latents_are_drawn_by_their_squared_distance() -> None:
-    away = torch.tensor([[1.0, 0], [0, 2], [2, 2], [0, 0], [3, 0], [5, 5]])
-    weight = torch.tensor([1.0, 1, 1, 1, 1, 0])
+    away = torch.tensor([[1.0, 0], [0, 2], [2, 2], [0, 0], [3, 0], [0, 0]])
     latents, codes, drawn = torch.arange(12.0).reshape(6, 2), torch.full((5, 2), -1.0), np.zeros(6)
     for step in range(2000):
         memory = torch.tensor([1.0, 1, 0, 1, 1])
-        drawn[int(Relocation()(codes, batch(latents, away, memory, weight, step))[2, 0]) // 2] += 1
-    share = np.array([1, 4, 8, 9]) / 22
+        drawn[round(float(places(Relocation(), batch(latents, away, memory, codes, step), codes)[2, 0])) // 2] += 1
     assert drawn[3] == drawn[5] == 0
-    assert chisquare(drawn[[0, 1, 2, 4]], 2000 * share).pvalue > 1e-3
+    np.testing.assert_allclose(drawn[[0, 1, 2, 4]] / 2000, np.array([1, 4, 8, 9]) / 22, atol=0.01)
 
 
 def test_where_every_latent_is_served_no_code_moves() -> None:
     memory, codes = torch.tensor([1.0, 0.0]), draw(2, 3)
-    assert torch.equal(Relocation()(codes, batch(draw(16, 3), torch.zeros(16, 3), memory)), codes)
-    assert memory.tolist() == [1, 0]
+    step = batch(draw(16, 3), torch.zeros(16, 3), memory, codes)
+    assert torch.equal(places(Relocation(), step, codes), codes)
+    assert step.memory[:2].tolist() == [1, 0]

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 
 from driftvq import NSVQ
-from driftvq.quantizers.codebooks.winners import winner_sums
+from driftvq.quantizers.codebooks.base import Lesson
 from tests.quantizers.codebooks.following import NumpyWinners
 
 
@@ -33,8 +33,10 @@ def test_codes_that_were_not_selected_stay() -> None:
 def test_sums_agree_with_numpy() -> None:
     generator = torch.Generator().manual_seed(0)
     z, win = torch.randn(50, 3, generator=generator), torch.randint(7, (50,), generator=generator)
-    weight = (torch.rand(50, generator=generator) < 0.7).float()
-    counts, sums = winner_sums(z, win, weight, 9)
-    onehot = np.eye(9)[win] * weight.numpy()[:, None]
+    valid = torch.rand(50, generator=generator) < 0.7
+    lesson = Lesson(z, win, valid, torch.tensor(0))
+    counts, sums = lesson.sums(9)
+    onehot = np.eye(9)[win] * valid.numpy()[:, None]
     np.testing.assert_allclose(counts, onehot.sum(axis=0))
+    np.testing.assert_allclose(lesson.counts(9), onehot.sum(axis=0))
     np.testing.assert_allclose(sums, onehot.T @ z.numpy(), atol=1e-5)

@@ -9,8 +9,6 @@ from torch import Tensor
 from driftvq.quantizers.codebooks.base import Codebook, Lesson, initial_codes
 from driftvq.quantizers.codebooks.growth import Rule, between, halved
 from driftvq.quantizers.codebooks.sampling import take_over
-from driftvq.quantizers.codebooks.winners import winner_sums
-from driftvq.quantizers.distributed import sum_over_processes
 
 
 class AveragedCodes(Codebook):
@@ -55,9 +53,7 @@ class AveragedCodes(Codebook):
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:
-        counts_k, sums_kd = sum_over_processes(
-            *winner_sums(lesson.latents, lesson.winners, lesson.weight, len(self.codes))
-        )
+        counts_k, sums_kd = lesson.sums(len(self.codes))
         self.cluster_size.lerp_(counts_k.to(self.cluster_size), 1 - self.decay)
         self.cluster_sum.lerp_(sums_kd.to(self.cluster_sum), 1 - self.decay)
         self.codes.copy_(self.cluster_sum / self._smoothed_size()[:, None])
@@ -71,7 +67,7 @@ class AveragedCodes(Codebook):
 
     def _replace_dead_(self, lesson: Lesson) -> None:
         dead_k = self.cluster_size < self.threshold
-        codes_kd, moved_k = take_over(self.codes, dead_k, lesson.latents, lesson.weight, 1.0, lesson.step)
+        codes_kd, moved_k = take_over(self.codes, dead_k, lesson.latents, lesson.weight, lesson.step)
         size_k = torch.where(moved_k, self.threshold, self.cluster_size)
         self.codes.copy_(codes_kd)
         self.cluster_size.copy_(size_k)

@@ -4,7 +4,7 @@ Shape suffixes: n latents, k codes, d dimensions.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -41,6 +41,7 @@ class Lesson(NamedTuple):
         valid: which latents count, boolean ``(n,)``; None: all.
         step: number of the step, an int64 scalar that is the same in every process: random choices are drawn from it.
         seen: see :class:`Match`.
+        teaches: whether codes move by it; a step whose latents made the codebook has nothing more to teach.
     """
 
     latents: Tensor
@@ -48,6 +49,7 @@ class Lesson(NamedTuple):
     valid: Tensor | None
     step: Tensor
     seen: Any = None
+    teaches: bool = True
 
     @property
     def weight(self) -> Tensor:
@@ -59,14 +61,23 @@ class Lesson(NamedTuple):
     @classmethod
     def joined(cls, lessons: "Sequence[Lesson]") -> "Lesson":
         """Several lessons of one step as one."""
-        latents, winners, valid, steps, _ = zip(*lessons, strict=True)
+        latents, winners, valid, steps, _, teaches = zip(*lessons, strict=True)
         masks = None if all(mask is None for mask in valid) else torch.cat([lesson.weight > 0 for lesson in lessons])
-        return cls(torch.cat(latents), torch.cat(winners), masks, steps[0])
+        return cls(torch.cat(latents), torch.cat(winners), masks, steps[0], teaches=all(teaches))
 
     def counts(self, codebook_size: int) -> Tensor:
         """How many latents of all processes each code was nearest to ``(k,)``."""
         counts_k = self.latents.new_zeros(codebook_size).index_add_(0, self.winners, self.weight)
         return sum_over_processes(counts_k)[0]
+
+    def sums(self, codebook_size: int) -> tuple[Tensor, Tensor]:
+        """The :meth:`counts` and the sums of these latents ``(k, d)``."""
+        rows_nv = torch.cat([self.latents, self.latents.new_ones(len(self.latents), 1)], dim=1)
+        if self.valid is not None:
+            rows_nv = torch.where(self.valid[:, None], rows_nv, 0)
+        sums_kv = rows_nv.new_zeros(codebook_size, rows_nv.shape[1]).index_add_(0, self.winners, rows_nv)
+        sums_kv = sum_over_processes(sums_kv)[0]
+        return sums_kv[:, -1], sums_kv[:, :-1]
 
 
 class Codebook(nn.Module):
@@ -138,6 +149,20 @@ class Codebook(nn.Module):
     def grown_(self) -> None:
         """Bring in line what depends on the number of codes."""
 
+    def pack_(self) -> None:
+        """Write what Python keeps into buffers, which are then saved or handed to other processes."""
+
+    def agree_(self) -> None:
+        """The buffers were loaded, or are those of the first process: take over what Python keeps of them."""
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        self.pack_()
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.agree_()
+
     def readings(self) -> dict[str, float]:
         """What the codebook regulates by itself, after the latest training step; for logs."""
         return {}
@@ -146,3 +171,12 @@ class Codebook(nn.Module):
 def initial_codes(codebook_size: int, dim: int) -> Tensor:
     """Codes uniform in ±1/K, the usual start of a codebook that is not started from latents."""
     return torch.empty(codebook_size, dim).uniform_(-1 / codebook_size, 1 / codebook_size)
+
+
+def change_where_(condition: Tensor, module: nn.Module, change: Callable[[], object]) -> None:
+    """Let a module's tensors change where a boolean scalar says so, without a branch or a host read."""
+    tensors = [*module.parameters(), *module.buffers()]
+    before = [tensor.clone() for tensor in tensors]
+    change()
+    for tensor, kept in zip(tensors, before, strict=True):
+        tensor.copy_(torch.where(condition, tensor, kept))

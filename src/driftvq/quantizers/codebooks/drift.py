@@ -1,6 +1,6 @@
 """The drift: what the latents show of the encoder's movement moves every code, selected or not.
 
-Shape suffixes: n latents, k codes, d dimensions, p features.
+Shape suffixes: n latents, k codes, r rows (codes or latents), d dimensions, p features.
 """
 
 from typing import ClassVar
@@ -10,8 +10,10 @@ from torch import Tensor
 
 from driftvq.functional import field_agreement, field_moments, fit_field
 from driftvq.quantizers.codebooks.features import AffineFeatures
-from driftvq.quantizers.codebooks.parts import Batch, Part, Seen
-from driftvq.quantizers.codebooks.winners import winner_sums
+from driftvq.quantizers.codebooks.parts import Batch, Part, Rows, Seen
+
+RIDGE = 0.1
+"""Of the features' mean square, by which a fit is held back."""
 
 MEMORY = 1.0
 """Latents per feature that a fit remembers."""
@@ -23,8 +25,8 @@ CREDIT = 0.7
 """How much of what was applied counts as confirmed. Where codes lie close, latents go over to other codes and do not
 show that theirs moved in vain; with less than all of it, a drift that nothing else confirms fades."""
 
-LEAST_KEPT = 0.9
-"""How much of the evidence for a drift is kept at least when another batch has judged it."""
+MOST_NEWS = 0.1
+"""How much the evidence for a drift may change by one batch."""
 
 FOLLOWED_SHARE = 0.25
 """A drift is followed in full where, until a code is selected again, it makes up this share of the latents' squared
@@ -32,18 +34,16 @@ distance from their codes."""
 
 
 class Drift(Part):
-    """Every code moves by ``Δc = g · s · f(c) (W + V)``.
+    """Every code moves by ``Δc = g · f(c) (W + V)``, in spreads of the codes.
 
-    - W is the displacement ``(z - c_win) / s`` of the latents, regressed on features f of their codes (Eq. 12). The
-      moments are remembered over batches, counted in latents, so that a batch of any size contributes; what was applied
-      is taken out of the memory.
+    - W is the displacement ``z - c_win`` of the latents, regressed on features f of their codes (Eq. 12). The moments
+      are remembered over batches, counted in latents, so that a batch of any size contributes; what was applied is
+      taken out of the memory.
     - V is the velocity, a longer mean of what was applied: latents that drifted will drift on.
     - g is how much of the field u the *next* batches confirmed, ``Σ u·(Δ + 0.7 g u) / Σ |u|²`` between 0 and 1, where Δ
       is what is left of it and g u was applied; and less where the drift is short beside the distance of the latents
       from their codes, counted until a code is selected again: no code gets lost to such a drift, and codes that stay
       where they are hold the encoder in place.
-
-    s is the spread of the codes, so nothing depends on the scale of the latents.
 
     Args:
         features: f.
@@ -52,18 +52,21 @@ class Drift(Part):
         moments: remembered sums of features × (features, displacements) ``(p, p + d)``.
         velocity: V ``(p, d)``.
         field: W + V of the latest step ``(p, d)``.
-        gain: g of the latest step.
-        spread: s in the latest step, in which all of these are expressed.
-        evidence: recent means of the field's square, and of its product with what the next batch showed, ``(2,)``.
+        applied: 0, and g of the latest step.
+        evidence: recent means of the field's square, and of its product with what the next batch showed, in shares of
+            the latents' squared distance from their codes.
+        until: square of the number of steps until a code is selected again, on average, over :data:`FOLLOWED_SHARE`.
     """
 
-    training_state: ClassVar[tuple[str, ...]] = ("moments", "velocity", "field", "gain", "spread", "evidence")
+    training_state: ClassVar[tuple[str, ...]] = ("moments", "velocity", "field", "applied", "evidence", "until")
     moments: Tensor
     velocity: Tensor
     field: Tensor
-    gain: Tensor
-    spread: Tensor
+    applied: Tensor
     evidence: Tensor
+    until: Tensor
+    rates: Tensor
+    ridge: Tensor
 
     def __init__(self, features: AffineFeatures) -> None:
         super().__init__()
@@ -72,85 +75,101 @@ class Drift(Part):
         self.register_buffer("moments", torch.zeros(features.count, sum(shape)))
         self.register_buffer("velocity", torch.zeros(shape))
         self.register_buffer("field", torch.zeros(shape))
-        self.register_buffer("gain", torch.zeros(()))
-        self.register_buffer("spread", torch.zeros(()))
+        self.register_buffer("applied", torch.zeros(2))
         self.register_buffer("evidence", torch.zeros(2))
+        self.register_buffer("until", torch.ones(()))
+        forgetting, groups = -1 / (MEMORY * features.count), features.groups()
+        self.register_buffer("rates", torch.tensor([forgetting, forgetting / PERSISTENCE]), persistent=False)
+        # As if the features of each kind together had mean square 1: n of them are divided by √n.
+        ridge_p = torch.cat([torch.full((n,), float(n)) for n in groups]) * (RIDGE * len(groups) / features.count)
+        self.register_buffer("ridge", ridge_p.diag(), persistent=False)
+        self.reset_()
+
+    @property
+    def gain(self) -> Tensor:
+        """G of the latest step."""
+        return self.applied[1]
+
+    def prepare(self, seen: Seen) -> Seen:
+        """Where there are more latents than codes, a row per code: the moments and the gradients are the same."""
+        if len(seen.winners) < len(seen.codes):
+            features_np = self.features.of(seen.codes, seen.winners)
+            return seen._replace(rows=Rows(features_np, seen.away, seen.counted.to(seen.away.dtype)))
+        return seen._replace(rows=Rows(self.features(seen.codes), seen.sums[:, :-1], seen.sums[:, -1]))
 
     def sums(self, seen: Seen) -> tuple[Tensor, ...]:
-        return (field_moments(*self._observed(seen)),)
+        assert seen.rows is not None
+        return (field_moments(seen.rows.features.detach(), seen.rows.away, seen.rows.number),)
 
-    def _observed(self, seen: Seen) -> tuple[Tensor, Tensor, Tensor]:
-        """Features of codes, how far their latents are away, and the weight of each row.
+    def forward(self, moved_kd: Tensor | None, batch: Batch) -> Tensor:
+        (moments,) = batch.shared
+        kept = torch.exp(batch.total * self.rates.to(moments))
+        news = 1 - kept[1]
+        gain = self._judge_(moments, batch, news)
+        self.moments.mul_(kept[0]).add_(moments)
+        field_pd = fit_field(self.moments.to(moments), self.ridge.to(moments)) + self.velocity.to(moments)
+        step_pd = gain * field_pd
+        self._remember_(step_pd, news)
+        self.field.copy_(field_pd)
+        self.applied[1].copy_(gain)
+        drift_kd = self._everywhere(batch.seen, step_pd)
+        return drift_kd if moved_kd is None else moved_kd + drift_kd
 
-        Where there are more latents than codes, the rows are the codes with the means of their latents: the moments of
-        displacements and the gradients are the same.
+    def _everywhere(self, seen: Seen, step_pd: Tensor) -> Tensor:
+        rows = seen.rows
+        if rows is not None and len(rows.features) == len(seen.codes):
+            return rows.features.detach() @ step_pd
+        return self.features.moved(seen.codes, step_pd)
+
+    def _judge_(self, moments: Tensor, batch: Batch, news: Tensor) -> Tensor:
+        """The gain g of this step, from what these latents show of the field before it."""
+        tiny = torch.finfo(moments.dtype).tiny
+        agreement = field_agreement(self.field.to(moments), moments)
+        square = agreement[0]
+        found = torch.addcmul(agreement, self.applied.to(moments), square, value=CREDIT)
+        found = found / torch.maximum(batch.unit, square).clamp(min=tiny)
+        self.evidence.lerp_(found.to(self.evidence), news.clamp(max=MOST_NEWS).to(self.evidence))
+        length, confirmed = self.evidence.to(moments).unbind()
+        if batch.look is not False:
+            selected = (batch.total / len(batch.memory)).clamp(min=tiny**0.25, max=1)
+            until = 1 / (FOLLOWED_SHARE * selected.square())
+            self.until.copy_(torch.where(batch.total > 0, until, self.until.to(until)))
+        share = torch.minimum(confirmed * self.until.to(moments), batch.total).clamp(max=1)
+        return (confirmed / length.clamp(min=tiny)).clamp(min=0, max=1) * share
+
+    def _remember_(self, step_pd: Tensor, news: Tensor) -> None:
+        """Keep the moments as the moved codes will see them, if the latents go on with their velocity."""
+        gram_pp, joint_pd = self.moments.split([self.features.count, self.features.dim], dim=1)
+        step_pd = step_pd.to(self.moments)
+        joint_pd.addmm_(gram_pp, step_pd - self.velocity, alpha=-1)
+        self.velocity.lerp_(step_pd, news.to(self.velocity))
+
+    def loss(self, seen: Seen) -> Tensor:
+        """How far the field misses what the latents did since: the embedding loss of ``c + f(c) (W + V)``.
+
+        With ``y = f(c) (W + V)``, of which g y was applied: ``mean |Δ - (1 - g) y|²``, and its gradient by f.
         """
-        if len(seen.winners) < len(seen.standard):
-            return self.features.of(seen.standard, seen.winners), seen.away, seen.weight
-        counts_k, sums_kd = winner_sums(seen.away, seen.winners, seen.weight, len(seen.standard))
-        return self.features(seen.standard), sums_kd / counts_k.clamp(min=1)[:, None], counts_k
+        rows = seen.rows
+        assert rows is not None
+        with torch.no_grad():
+            field_pd, ahead = self.field.to(seen.away), 1 - self.gain.to(seen.away)
+            moved_rd = rows.features @ field_pd
+            left_rd = torch.addcmul(rows.away, rows.number[:, None], moved_rd * ahead, value=-1)
+            total = seen.counted.sum().clamp(min=1) * seen.away.shape[1]
+            missed = (seen.away.square().sum() - ahead * ((rows.away + left_rd) * moved_rd).sum()) / total
+            slope_rp = left_rd @ (field_pd.t() * (-2 / total))
+        change = (rows.features * slope_rp).sum()
+        return missed + (change - change.detach())
 
-    def forward(self, codes_kd: Tensor, batch: Batch) -> Tensor:
-        (moments,), tiny = batch.shared, torch.finfo(batch.shared[0].dtype).tiny
-        self._rescale_(batch.seen.spread)
-        kept = torch.exp(-batch.total / (MEMORY * self.features.count))
-        # Sums over the latents become shares of their squared distance from their codes.
-        unit = (batch.total * batch.reach.square()).clamp(min=tiny)
-        confirmed = self._confirmed(moments, unit, kept ** (1 / PERSISTENCE))
-        remembered = self.moments.to(moments) * kept + moments
-        field_pd = fit_field(remembered) + self.velocity.to(moments)
-        length = field_agreement(field_pd, moments)[0] / unit
-        field_pd = field_pd * length.clamp(min=1).rsqrt()  # nothing goes further than the latents are away
-        until_selected = (len(codes_kd) / batch.total.clamp(min=1)).clamp(min=1)
-        share = confirmed * length.clamp(max=1) * until_selected.square()
-        gain = confirmed * (share / FOLLOWED_SHARE).clamp(max=1) * (batch.total > 0)
-        self._remember_(remembered, field_pd, gain, kept)
-        return codes_kd + batch.seen.spread * self.features.moved(batch.seen.standard, gain * field_pd)
-
-    def _rescale_(self, spread: Tensor) -> None:
-        """Express what is remembered of displacements in the present spread."""
-        ratio = self._ratio(spread)
+    def rescale_(self, ratio: Tensor) -> None:
         self.moments[:, self.features.count :] *= ratio
         self.velocity.mul_(ratio)
         self.field.mul_(ratio)
-        self.spread.copy_(spread)
-
-    def _ratio(self, spread: Tensor) -> Tensor:
-        return torch.where(self.spread > 0, self.spread / spread, 1).to(self.spread)
-
-    def _confirmed(self, moments: Tensor, unit: Tensor, kept: Tensor) -> Tensor:
-        """Judge the field before this one by what these latents show of it."""
-        square, left = field_agreement(self.field.to(moments), moments)
-        found = (torch.stack([square, left + CREDIT * self.gain * square]) / unit.maximum(square)).to(self.evidence)
-        self.evidence.lerp_(found, 1 - kept.clamp(min=LEAST_KEPT))
-        tiny = torch.finfo(self.evidence.dtype).tiny
-        return (self.evidence[1] / self.evidence[0].clamp(min=tiny)).clamp(min=0, max=1).to(moments)
-
-    def _remember_(self, remembered: Tensor, field_pd: Tensor, gain: Tensor, kept: Tensor) -> None:
-        """Keep the moments as the moved codes will see them, if the latents go on with their velocity."""
-        features = self.features.count
-        step_pd, velocity_pd = gain * field_pd, self.velocity.to(field_pd)
-        left_pd = remembered[:, features:] - remembered[:, :features] @ (step_pd - velocity_pd)
-        self.moments.copy_(torch.cat([remembered[:, :features], left_pd], dim=1))
-        self.velocity.copy_(torch.lerp(step_pd, velocity_pd, kept ** (1 / PERSISTENCE)))
-        self.field.copy_(field_pd)
-        self.gain.copy_(gain)
-
-    def loss(self, seen: Seen) -> Tensor:
-        """How far the field misses what the latents did since: the embedding loss of ``c + f(c) (W + V)``."""
-        features_np, away_nd, weight_n = self._observed(seen)
-        field_pd = (self.field * self._ratio(seen.spread)).to(away_nd)
-        went_nd = away_nd + features_np.detach() @ (self.gain * field_pd)
-        within = _mean_square(seen.away, seen.weight) - _mean_square(away_nd, weight_n)
-        return _mean_square(went_nd - features_np @ field_pd, weight_n) + within
 
     def reset_(self) -> None:
-        for buffer in (self.moments, self.velocity, self.field, self.gain, self.spread):
+        for buffer in (self.moments, self.velocity, self.field, self.applied):
             buffer.zero_()
+        self.moments[0, 0] = 1  # one latent, without displacement: there is always something to divide by
 
     def readings(self) -> dict[str, float]:
         return {"drift_followed": self.gain.item()}
-
-
-def _mean_square(x_nd: Tensor, weight_n: Tensor) -> Tensor:
-    return (x_nd.square().mean(dim=1) * weight_n).sum() / weight_n.sum().clamp(min=1)

@@ -4,13 +4,14 @@ Shape suffixes: k codes, p features, d dimensions of a code, w width of the netw
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional.blocks import row_blocks
 
 
 class AffineFeatures(nn.Module):
-    """``f(c) = (1, c̄/√d)`` of a standardised code c̄: linear fields over these are the affine maps.
+    """``f(c) = (1, c)`` of a code c in the codebook's frame: linear fields over these are the affine maps.
 
     Args:
         dim: dimension of a code.
@@ -24,11 +25,15 @@ class AffineFeatures(nn.Module):
         self.dim, self.count = dim, 1 + dim
 
     def forward(self, codes_kd: Tensor) -> Tensor:
-        return torch.cat([torch.ones_like(codes_kd[:, :1]), codes_kd * self.dim**-0.5], dim=1)
+        return F.pad(codes_kd, (1, 0), value=1.0)
+
+    def groups(self) -> list[int]:
+        """How many features there are of each kind; their mean squares are of order 1."""
+        return [1, self.dim]
 
     def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
         """The features of selected codes ``(n, p)``."""
-        features_np: Tensor = self(codes_kd[winners_n])
+        features_np: Tensor = self(F.embedding(winners_n, codes_kd))
         return features_np
 
     def moved(self, codes_kd: Tensor, field_pd: Tensor) -> Tensor:
@@ -38,13 +43,13 @@ class AffineFeatures(nn.Module):
 
 
 class NetworkFeatures(AffineFeatures):
-    """``f(c) = (1, c̄/√d, h(c̄)/√w)``: a network h adds what is not affine.
+    """``f(c) = (1, c, h(c))``: a network h adds what is not affine.
 
     Args:
         dim: dimension of a code.
         network: maps codes ``(k, d)`` to ``(k, width)``; its outputs are of order 1.
         width: w.
-        together: h(c̄_k) depends on all codes, so that they are never mapped in parts.
+        together: h(c_k) depends on all codes, so that they are never mapped in parts.
     """
 
     def __init__(self, dim: int, network: nn.Module, width: int, together: bool) -> None:
@@ -60,7 +65,10 @@ class NetworkFeatures(AffineFeatures):
     def forward(self, codes_kd: Tensor) -> Tensor:
         own = next(self.network.parameters()).dtype
         h_kw = self.network(codes_kd.to(own)).to(codes_kd.dtype)
-        return torch.cat([super().forward(codes_kd), h_kw * self.width**-0.5], dim=1)
+        return torch.cat([super().forward(codes_kd), h_kw], dim=1)
+
+    def groups(self) -> list[int]:
+        return [*super().groups(), self.width]
 
     def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
         return self.forward(codes_kd)[winners_n] if self.together else super().of(codes_kd, winners_n)

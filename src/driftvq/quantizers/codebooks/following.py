@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from driftvq.functional import nearest
 from driftvq.quantizers.arguments import one_of, positive_int
-from driftvq.quantizers.codebooks.base import Codebook, Lesson, Match, initial_codes
+from driftvq.quantizers.codebooks.base import Codebook, Lesson, Match, change_where_, initial_codes
 from driftvq.quantizers.codebooks.drift import Drift
 from driftvq.quantizers.codebooks.growth import Rule, between, halved
 from driftvq.quantizers.codebooks.parts import Batch, Part, Seen
 from driftvq.quantizers.codebooks.relocation import Relocation
-from driftvq.quantizers.codebooks.winners import Winners, winner_sums
-from driftvq.quantizers.distributed import sum_over_processes
+from driftvq.quantizers.codebooks.winners import Winners
+from driftvq.quantizers.distributed import by_process, sum_over_processes, world_size
 
 MIN_MEMORY = 2.0
 """Latents per code that a code remembers at least."""
@@ -32,6 +32,15 @@ COMMITMENT_WEIGHT, COMMITMENT_DIM = 0.25, 64
 
 PARTS = ("drift", "winners", "relocation")
 """What moves the codes, in this order."""
+
+LEAST_MEMORY = 1e-6
+"""Latents; what no code remembers less of."""
+
+LONGEST_INTERVAL = 4
+"""Steps between two relocations at most."""
+
+LOOK_INTERVAL, FIRST_LOOKS = 16, 2
+"""Steps between two looks at where the codes are and how they are spread, and steps at first in which each has one."""
 
 OUTLIER = 8.0
 """A latent that lies more than so many times the usual distance from its code counts as one at that distance."""
@@ -53,15 +62,22 @@ class FollowingCodes(Codebook):
     Attributes:
         memory: latents that each code remembers, ``(k,)``.
         seen: latents so far.
-        reach: root mean square distance of the latest latents from their codes, in spreads of the codes.
+        horizon: latents that the codes remember together, negative.
+        origin, spread: the frame in which latents are seen: the codes' mean, and their root mean square deviation.
+        limit: distance from its code, in spreads, at which a latent that lies further away counts.
+        phase: steps since the codes were looked at, negative while they are at each step.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "memory": halved}
-    training_state: ClassVar[tuple[str, ...]] = ("memory", "seen", "reach")
+    training_state: ClassVar[tuple[str, ...]] = ("memory", "seen", "horizon", "origin", "spread", "limit", "phase")
     codes: Tensor
     memory: Tensor
     seen: Tensor
-    reach: Tensor
+    horizon: Tensor
+    origin: Tensor
+    spread: Tensor
+    limit: Tensor
+    phase: Tensor
 
     def __init__(self, codebook_size: int, dim: int, parts: Mapping[str, Part], trained: bool) -> None:
         super().__init__()
@@ -71,9 +87,16 @@ class FollowingCodes(Codebook):
         else:
             self.register_buffer("codes", codes_kd)
         self.register_buffer("memory", torch.full((codebook_size,), MIN_MEMORY))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("reach", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("horizon", torch.zeros(()))
+        self.register_buffer("origin", torch.zeros(dim))
+        self.register_buffer("spread", torch.ones(()))
+        self.register_buffer("limit", torch.ones(()))
+        self.register_buffer("phase", torch.zeros((), dtype=torch.int64))
+        self.clock = {"phase": 0, "ahead": False}
+        """What ``phase`` is, where Python can see it, and whether the buffer has still to be told."""
         self.parts = nn.ModuleDict(dict(parts))
+        self.set_(codes_kd)
 
     @property
     def stored(self) -> Tensor:
@@ -85,52 +108,106 @@ class FollowingCodes(Codebook):
     def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
         winners_n = nearest(z_nd, codes_kd) if choices_n is None else choices_n
         codes_nd = F.embedding(winners_n, codes_kd)
-        trained = [part for part in self._parts() if part.trained]
-        if not trained or not self.training:
+        if not self.training:
             return Match(winners_n, codes_nd)
         with torch.no_grad():
-            weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
-            seen = self._look(z_nd.detach(), winners_n, weight_n)
-        error = torch.stack([part.loss(seen) for part in trained]).sum()
-        return Match(winners_n, codes_nd, _scale_free(error, seen))
+            seen = self._look(z_nd, winners_n, codes_nd, valid_n)
+        for part in self._parts():
+            seen = part.prepare(seen)
+        errors = [part.loss(seen) for part in self._parts() if part.trained]
+        return Match(winners_n, codes_nd, self._scale_free(sum(errors[1:], errors[0])) if errors else None, seen)
+
+    def _look(self, z_nd: Tensor, winners_n: Tensor, codes_nd: Tensor, valid_n: Tensor | None) -> Seen:
+        """The latents beside their codes; a latent that is not finite does not count."""
+        codes_kd = (self.codes.detach().to(z_nd) - self.origin.to(z_nd)) / self.spread.to(z_nd)
+        away_nd = (z_nd - codes_nd) / self.spread.to(z_nd)
+        near_n = (self.limit.to(z_nd) / away_nd.norm(dim=1)).clamp(max=1)
+        if valid_n is not None:
+            near_n = near_n * valid_n
+        away_nd = torch.nan_to_num(away_nd * near_n[:, None], nan=0, posinf=0, neginf=0)
+        counted_n = near_n > 0
+        rows_nv = torch.cat([away_nd, counted_n[:, None]], dim=1)
+        sums_kv = rows_nv.new_zeros(len(codes_kd), rows_nv.shape[1]).index_add_(0, winners_n, rows_nv)
+        return Seen(codes_kd, winners_n, away_nd, counted_n, sums_kv)
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:
-        codes_kd, parts = self.codes.to(lesson.latents), self._parts()
-        seen = self._look(lesson.latents, lesson.winners, lesson.weight)
-        latents_nd = F.embedding(seen.winners, codes_kd) + seen.spread * seen.away
-        squares_n = seen.away.square().sum(dim=1) * seen.weight
-        sums = [part.sums(seen) for part in parts]
-        counts_k, sums_kd, square, *joined = sum_over_processes(
-            *winner_sums(latents_nd, seen.winners, seen.weight, len(codes_kd)), squares_n.sum(), *sum(sums, ())
-        )
+        seen: Seen | None = lesson.seen
+        if seen is None:
+            codes_nd = F.embedding(lesson.winners, self.codes.to(lesson.latents))
+            seen = self._look(lesson.latents, lesson.winners, codes_nd, lesson.valid)
+            for part in self._parts():
+                seen = part.prepare(seen)
+        parts = self._parts()
+        interval, due, look = self._tick_(len(lesson.latents))
+        shared = [part.sums(seen) for part in parts]
+        unit_r = by_process(_square(seen.away))
+        sums_kv, units_r, *joined = sum_over_processes(seen.sums, unit_r, *sum(shared, ()))
+        sums_kd, counts_k = sums_kv[:, :-1], sums_kv[:, -1]
         total = counts_k.sum()
         self._remember_(counts_k, total)
-        self.reach.copy_(torch.where(total > 0, (square / total.clamp(min=1)).sqrt(), self.reach))
-        batch = Batch(seen, latents_nd, lesson.step, total, self.reach, counts_k, sums_kd, self.memory)
-        for part, own in zip(parts, sums, strict=True):
-            shared, joined = tuple(joined[: len(own)]), joined[len(own) :]
-            codes_kd = part(codes_kd, replace(batch, shared=shared))
-        self.codes.copy_(torch.where(codes_kd.isfinite().all(), codes_kd, self.codes.to(codes_kd)))
+        batch = Batch(seen, lesson.step, total, units_r, counts_k, sums_kd, self.memory, interval, due, look)
+        moved_kd: Tensor | None = None
+        for part, own in zip(parts, shared, strict=True):
+            mine, joined = tuple(joined[: len(own)]), joined[len(own) :]
+            moved_kd = part(moved_kd, replace(batch, shared=mine))
+        if moved_kd is not None:  # whatever went wrong, a codebook stays finite
+            moved_kd = torch.nan_to_num(moved_kd, nan=0, posinf=0, neginf=0)
+            self.codes.copy_(torch.addcmul(self.codes.to(moved_kd), moved_kd, self.spread.to(moved_kd)))
+        self._look_again_(batch, look)
         return counts_k
 
-    def _look(self, z_nd: Tensor, winners_n: Tensor, weight_n: Tensor) -> Seen:
-        """The latents beside their codes."""
-        codes_kd = self.codes.detach().to(z_nd)
+    def _tick_(self, latents: int) -> tuple[int, Tensor | bool, Tensor | bool]:
+        """Steps between two relocations, whether one is due now, and whether it is time for a new look.
+
+        Python keeps the clock, so that no device is asked. In a compiled graph the device keeps it: a number of
+        Python's would be compiled into it.
+        """
+        # With many latents per code few get lost in a step. Processes have to agree, and their batches may differ.
+        per_code = 1 if world_size() > 1 else latents // len(self.codes)
+        interval = LONGEST_INTERVAL if per_code >= LONGEST_INTERVAL else 2 if per_code >= 2 else 1
+        if torch.compiler.is_compiling():
+            due, look = self.phase % interval == 0, self.phase <= 0
+            self.phase.copy_(torch.where(self.phase + 1 == LOOK_INTERVAL, 0, self.phase + 1))
+            return interval, due, look
+        now = self.clock["phase"]
+        self.clock = {"phase": 0 if now + 1 == LOOK_INTERVAL else now + 1, "ahead": True}
+        return interval, now % interval == 0, now <= 0
+
+    def _look_again_(self, batch: Batch, look: Tensor | bool) -> None:
+        if look is False:
+            return
+        reach = (batch.unit / batch.total.clamp(min=1)).sqrt()
+        limit = torch.where(batch.total > 0, OUTLIER * reach, self.limit.to(reach))
+        if isinstance(look, Tensor):
+            change_where_(look, self, lambda: self._frame_(limit))
+        else:
+            self._frame_(limit)
+
+    def _frame_(self, limit: Tensor) -> None:
+        """Look at the latents from where the codes are now."""
+        codes_kd = self.codes.detach().to(torch.promote_types(self.codes.dtype, torch.float32))
         origin_d = codes_kd.mean(dim=0)
         spread = root_mean_square(codes_kd - origin_d)
-        away_nd = (z_nd - F.embedding(winners_n, codes_kd)) / spread
-        length_n = away_nd.norm(dim=1).clamp(min=torch.finfo(z_nd.dtype).tiny)
-        allowed = torch.where(self.reach > 0, OUTLIER * self.reach, torch.finfo(z_nd.dtype).max).to(z_nd)
-        near_n = (allowed / length_n).clamp(max=1)
-        return Seen((codes_kd - origin_d) / spread, winners_n, away_nd * near_n[:, None], weight_n, spread)
+        ratio = self.spread / spread
+        self.horizon.copy_((self.seen * -MEMORY_SHARE).clamp(max=-MIN_MEMORY * len(self.memory)))
+        self.memory.clamp_(min=LEAST_MEMORY)
+        self.origin.copy_(origin_d)
+        self.spread.copy_(spread)
+        self.limit.copy_(limit * ratio)
+        for part in self._parts():
+            part.rescale_(ratio)
 
     def _remember_(self, counts_k: Tensor, total: Tensor) -> None:
         """Let the codes' memories fade by this batch, and take it in."""
-        self.seen += total.to(torch.int64)
-        horizon = (MEMORY_SHARE * self.seen).clamp(min=MIN_MEMORY * len(self.memory))
-        kept = torch.exp(-total / horizon)
-        self.memory.mul_(kept.to(self.memory)).add_(counts_k.to(self.memory))
+        self.seen += total
+        self.memory.mul_(torch.exp(total / self.horizon)).add_(counts_k)
+
+    def _scale_free(self, error: Tensor) -> Tensor:
+        """``s² · error`` with the gradient of ``error / mean away²``, which is the same for latents of any scale."""
+        value = error.detach()
+        usual = (self.limit / OUTLIER).square() / self.codes.shape[1]
+        return value * self.spread.square() + (error - value) / usual.to(error)
 
     def _parts(self) -> list[Part]:
         return [part for part in self.parts.values() if isinstance(part, Part)]
@@ -139,7 +216,10 @@ class FollowingCodes(Codebook):
     def set_(self, codes_kd: Tensor) -> None:
         self.codes.copy_(codes_kd)
         self.memory.fill_(MIN_MEMORY)
-        self.reach.zero_()
+        self._frame_(self.limit)
+        self.limit.fill_(torch.finfo(self.limit.dtype).max)
+        self.clock = {"phase": -FIRST_LOOKS, "ahead": False}
+        self.phase.fill_(-FIRST_LOOKS)
         for part in self._parts():
             part.reset_()
 
@@ -148,6 +228,15 @@ class FollowingCodes(Codebook):
 
     def readings(self) -> dict[str, float]:
         return {name: value for part in self._parts() for name, value in part.readings().items()}
+
+    def pack_(self) -> None:
+        if self.clock["ahead"]:
+            self.phase.fill_(self.clock["phase"])
+            self.clock["ahead"] = False
+
+    def agree_(self) -> None:
+        if not self.phase.is_meta:
+            self.clock = {"phase": int(self.phase), "ahead": False}
 
 
 def make_parts(names: Sequence[str], make_drift: Callable[[], Drift]) -> dict[str, Part]:
@@ -174,10 +263,7 @@ def root_mean_square(x_kd: Tensor) -> Tensor:
     return torch.where(largest > 0, (x_kd / unit).square().mean().sqrt() * unit, 1)
 
 
-def _scale_free(error: Tensor, seen: Seen) -> Tensor:
-    """``s² · error`` with the gradient of ``error / mean away²``, which is the same for latents of any scale."""
-    squares_n = seen.away.square().mean(dim=1) * seen.weight
-    square, total = sum_over_processes(squares_n.sum(), seen.weight.sum())
-    level = (square / total.clamp(min=1)).clamp(min=torch.finfo(square.dtype).tiny ** 0.5)
-    value = error.detach()
-    return value * seen.spread.square() + (error - value) / level
+def _square(x_nd: Tensor) -> Tensor:
+    """``Σ x²`` in one pass."""
+    flat = x_nd.flatten()
+    return flat.dot(flat)

@@ -1,5 +1,7 @@
 """What a part that moves a following codebook is, and what it sees of a training step.
 
+Everything is in the codebook's frame: less its origin, and divided by the spread of the codes.
+
 Shape suffixes: n latents, k codes, d dimensions.
 """
 
@@ -10,21 +12,31 @@ from torch import Tensor, nn
 
 
 class Seen(NamedTuple):
-    """The latents of this process beside their codes, in units of the codes' spread.
+    """This process's latents beside their codes.
 
     Attributes:
-        standard: the codes less their mean, divided by their spread ``(k, d)``.
+        codes: in the frame ``(k, d)``.
         winners: the latents' codes ``(n,)``.
-        away: how far the latents lie from them, outliers brought near ``(n, d)``.
-        weight: 1 where a latent counts, else 0 ``(n,)``.
-        spread: root mean square deviation of the codes from their mean.
+        away: how far the latents lie from them, outliers brought near; 0 where a latent does not count ``(n, d)``.
+        counted: which latents count, boolean ``(n,)``.
+        sums: of ``away`` over the latents that selected each code, and in the last column their number ``(k, d + 1)``.
+        rows: what the drift makes of them, for its loss and its sums.
     """
 
-    standard: Tensor
+    codes: Tensor
     winners: Tensor
     away: Tensor
-    weight: Tensor
-    spread: Tensor
+    counted: Tensor
+    sums: Tensor
+    rows: "Rows | None" = None
+
+
+class Rows(NamedTuple):
+    """A regression's rows: features ``(r, p)``, sums of the displacements ``(r, d)``, number of latents ``(r,)``."""
+
+    features: Tensor
+    away: Tensor
+    number: Tensor
 
 
 @dataclass(frozen=True)
@@ -33,34 +45,43 @@ class Batch:
 
     Attributes:
         seen: this process's latents.
-        latents: the same, in their own units ``(n, d)``.
         step: number of the training step.
         total: latents that count.
-        reach: root mean square distance of the latents from their codes, in spreads.
-        counts, sums: of the latents that selected each code: ``(k,)`` and ``(k, d)``.
+        units: sum of the squares of ``away`` in each process ``(r,)``.
+        counts, sums: number of the latents that selected each code ``(k,)``, and how far they are away ``(k, d)``.
         memory: latents that each code remembers, this batch's included ``(k,)``; a part may set it.
+        interval: steps between two relocations of lost codes.
+        due: whether one is due now; a boolean tensor in a compiled graph.
+        look: likewise, whether it is time to look at what changes slowly.
         shared: what the part itself has summed up.
     """
 
     seen: Seen
-    latents: Tensor
     step: Tensor
     total: Tensor
-    reach: Tensor
+    units: Tensor
     counts: Tensor
     sums: Tensor
     memory: Tensor
+    interval: int = 1
+    due: Tensor | bool = True
+    look: Tensor | bool = True
     shared: tuple[Tensor, ...] = ()
+
+    @property
+    def unit(self) -> Tensor:
+        """Sum of the squares of ``away`` in all processes."""
+        return self.units[0] if len(self.units) == 1 else self.units.sum()
 
 
 class Part(nn.Module):
-    """Moves codes ``(k, d)``, once per training step."""
+    """Moves codes, once per training step."""
 
     training_state: ClassVar[tuple[str, ...]] = ()
     """Buffers that say how training goes on and change nothing in evaluation."""
 
-    def forward(self, codes_kd: Tensor, batch: Batch) -> Tensor:
-        """The codes afterwards."""
+    def forward(self, moved_kd: Tensor | None, batch: Batch) -> Tensor | None:
+        """How far each code goes in this step ``(k, d)``, given how far the parts before let it go; None: nowhere."""
         raise NotImplementedError
 
     @property
@@ -72,9 +93,16 @@ class Part(nn.Module):
         """What the part needs of this process's latents; it is summed over all processes."""
         return ()
 
+    def prepare(self, seen: Seen) -> Seen:
+        """Add what the part makes of the latents, once for its loss and its sums."""
+        return seen
+
     def loss(self, seen: Seen) -> Tensor:
-        """The term by which the part is trained, in squared spreads."""
-        return seen.away.new_zeros(())
+        """The term by which the part is trained, a mean over dimensions."""
+        raise NotImplementedError
+
+    def rescale_(self, ratio: Tensor) -> None:
+        """The spread is another: what is remembered of distances is so many times as long in its units."""
 
     def reset_(self) -> None:
         """The codebook was replaced: forget where its codes were going."""

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.quantizers.codebooks.parts import Batch, Part
@@ -11,8 +12,8 @@ from driftvq.quantizers.codebooks.sampling import take_over
 LOST_SHARE = 0.05
 """A code that remembers less than this share of the mean number of latents has lost touch with them."""
 
-RELOCATED_SHARE = 0.125
-"""At most this share of a batch's latents may each take over a lost code, per step."""
+RELOCATED_SHARE, MOST_RELOCATED = 0.125, 0.5
+"""So large a share of a batch's latents may take over a lost code per step, and at most so many of one batch."""
 
 
 class Relocation(Part):
@@ -32,15 +33,23 @@ class Relocation(Part):
         super().__init__()
         self.register_buffer("relocated", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, codes_kd: Tensor, batch: Batch) -> Tensor:
-        """The codes afterwards; the memories of those that moved are set in ``batch.memory``."""
-        fair = batch.memory.mean()
+    def forward(self, moved_kd: Tensor | None, batch: Batch) -> Tensor | None:
+        """The displacements afterwards; the memories of codes that were relocated are set in ``batch.memory``."""
+        if batch.due is False:
+            return moved_kd
+        seen, fair = batch.seen, batch.memory.mean()
         lost_k = batch.memory < LOST_SHARE * fair
-        error_n = batch.seen.away.square().sum(dim=1) * batch.seen.weight
-        codes_kd, moved_k = take_over(codes_kd, lost_k, batch.latents, error_n, RELOCATED_SHARE, batch.step)
-        batch.memory.copy_(torch.where(moved_k, fair / 2, batch.memory))
-        self.relocated += moved_k.sum()
-        return codes_kd
+        if isinstance(batch.due, Tensor):
+            lost_k = lost_k & batch.due
+        most = batch.total * min(batch.interval * RELOCATED_SHARE, MOST_RELOCATED)
+        latents_nd = F.embedding(seen.winners, seen.codes) + seen.away
+        error_n = seen.away.square().sum(dim=1)
+        places_kd = seen.codes if moved_kd is None else seen.codes + moved_kd
+        most = most.clamp(min=1)
+        places_kd, taken_k = take_over(places_kd, lost_k, latents_nd, error_n, batch.step, most, batch.units)
+        batch.memory.copy_(torch.where(taken_k, fair / 2, batch.memory))
+        self.relocated += taken_k.sum()
+        return places_kd - seen.codes
 
     def readings(self) -> dict[str, float]:
         return {"relocated": self.relocated.item()}

@@ -1,61 +1,106 @@
-"""Rows of a batch drawn at random, the same ones in every process.
+"""Latents of a batch, drawn by weight, the same ones in every process, that take over codes which are free.
 
-Shape suffixes: n latents, m rows drawn, k codes, d dimensions.
+Shape suffixes: n latents, m places that may be filled at once, k codes, d dimensions.
 """
+
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from driftvq.functional import seeded_gumbel
-from driftvq.quantizers.distributed import gather_rows, row_counts, sum_over_processes, world_size
+from driftvq.quantizers.distributed import by_process, sum_over_processes, world_size
+
+PLACES = 1024
+"""Free codes that are filled at most at once."""
+
+GOLDEN, CYCLE = 0.6180339887498949, 4096
+"""Multiples of the golden ratio fall into the unit interval more evenly than random numbers; so many are told apart."""
 
 
-def sample_rows(x_nd: Tensor, weight_n: Tensor, count: int, seed: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-    """Rows drawn without replacement, by weight, from the batch that all processes hold together; the same in each.
+class Drawn(NamedTuple):
+    """Rows ``(m, d)``, and at which places there is one ``(m,)``."""
+
+    rows: Tensor
+    there: Tensor
+
+    def in_front(self) -> tuple[Tensor, Tensor]:
+        """The same with all rows that there are in front, and how many these are."""
+        return self.rows[(~self.there).to(torch.int8).argsort(stable=True)], self.there.sum()
+
+
+def draw_rows(
+    x_nd: Tensor, weight_n: Tensor, wanted: Tensor, places: int, step: Tensor, totals_r: Tensor | None = None
+) -> Drawn:
+    """Rows drawn by weight from the batch that all processes hold together; the same in each of them.
+
+    Systematic sampling: with ``S_i = Σ_{j≤i} w_j``, place t takes the first row whose ``S_i > (t + u) S_n / T``. Rows
+    are drawn in proportion to their weights, T in all; one that is due several times is taken once. u is ``step · φ``
+    modulo 1, so that no random number, no sort and no host read is needed.
 
     Args:
         x_nd: this process's rows.
-        weight_n: their weights.
-        count: how many to draw.
-        seed: the same in each process.
-        sizes: the processes' :func:`row_counts`.
-
-    Returns:
-        The rows ``(count, d)`` and, as an int64 scalar, how many of them could be drawn; the others are zero.
+        weight_n: their weights; those of weight 0 are never drawn.
+        wanted: T.
+        places: how many there are at most.
+        step: a counter, the same in each process.
+        totals_r: the weight of each process's rows, if it is known already.
     """
-    before = sum(sizes[: dist.get_rank()]) if world_size() > 1 else 0
-    noise_n = seeded_gumbel(sum(sizes), seed)[before : before + len(x_nd)]
-    keys = gather_rows((weight_n.float().log() + noise_n)[:, None], sizes)[:, 0]
-    keys_m, places_m = keys.topk(min(count, len(keys)))
-    drawn_m = keys_m.isfinite()
-    here_m = drawn_m & (places_m >= before) & (places_m < before + len(x_nd))
-    zero_row = x_nd.new_zeros(1, x_nd.shape[1])
-    rows_md = torch.cat([x_nd, zero_row])[torch.where(here_m, places_m - before, len(x_nd))]
-    (rows_md,) = sum_over_processes(rows_md)
-    return torch.cat([rows_md, zero_row.expand(count - len(rows_md), -1)]), drawn_m.sum()
+    if len(x_nd) == 0:
+        x_nd, weight_n = x_nd.new_zeros(1, x_nd.shape[1]), weight_n.new_zeros(1)
+    reached_n, places_m = weight_n.cumsum(dim=0), torch.arange(places, device=x_nd.device)
+    below, total = _around(reached_n[-1], totals_r)
+    at_m = (places_m + (step % CYCLE * GOLDEN).frac()) * (total / wanted.clamp(min=1))
+    if below is not None:
+        at_m = at_m - below
+    rows_m = torch.searchsorted(reached_n, at_m.to(reached_n.dtype), right=True)
+    if below is not None:
+        rows_m = torch.where(at_m < 0, -1, rows_m)
+    there_m = (places_m < wanted) & (rows_m < len(x_nd))
+    there_m[1:] &= rows_m[1:] != rows_m[:-1]
+    drawn = Drawn(x_nd[rows_m.clamp(min=0, max=len(x_nd) - 1)], there_m)
+    return drawn if below is None else _shared(drawn, rows_m >= 0)
+
+
+def _around(own: Tensor, totals_r: Tensor | None) -> tuple[Tensor | None, Tensor]:
+    """The weight of the processes before this one, None without others, and that of all."""
+    if world_size() == 1:
+        return None, own
+    if totals_r is None:
+        (totals_r,) = sum_over_processes(by_process(own))
+    return totals_r[: dist.get_rank()].sum(), totals_r.sum()
+
+
+def _shared(drawn: Drawn, here_m: Tensor) -> Drawn:
+    """The rows that any process has drawn."""
+    rows_mv = torch.cat([drawn.rows, torch.ones_like(drawn.rows[:, :1])], dim=1)
+    (rows_mv,) = sum_over_processes(torch.where((drawn.there & here_m)[:, None], rows_mv, 0))
+    return Drawn(rows_mv[:, :-1], rows_mv[:, -1] > 0)
 
 
 def take_over(
-    codes_kd: Tensor, free_k: Tensor, latents_nd: Tensor, weight_n: Tensor, share: float, seed: Tensor
+    codes_kd: Tensor,
+    free_k: Tensor,
+    x_nd: Tensor,
+    weight_n: Tensor,
+    step: Tensor,
+    most: Tensor | None = None,
+    totals_r: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Let random latents take over free codes, each latent at most one.
+    """Let rows drawn by weight take over free codes, each row at most one.
 
     Args:
         codes_kd: the codes.
         free_k: which of them may be taken, boolean.
-        latents_nd: this process's latents.
-        weight_n: the weights they are drawn by; those of weight 0 are never drawn.
-        share: of the batch's latents that may each take over a code.
-        seed: the same in each process.
+        x_nd, weight_n, step, totals_r: see :func:`draw_rows`.
+        most: how many may be taken; None: :data:`PLACES`.
 
     Returns:
         The codes afterwards ``(k, d)``, and which were taken over ``(k,)``.
     """
-    sizes = row_counts(latents_nd)
-    most = min(len(codes_kd), max(1, int(share * sum(sizes))))
-    rows_md, available = sample_rows(latents_nd, weight_n, most, seed, sizes)
     order_k = free_k.cumsum(dim=0)
-    taken_k = free_k & (order_k <= available)
-    fresh_kd = rows_md[(order_k - 1).clamp(min=0, max=most - 1)].to(codes_kd.dtype)
-    return torch.where(taken_k[:, None], fresh_kd, codes_kd), taken_k
+    wanted = order_k[-1] if most is None else order_k[-1].minimum(most)
+    drawn = draw_rows(x_nd, weight_n, wanted, min(len(codes_kd), PLACES), step, totals_r)
+    place_k = (order_k - 1).clamp(min=0, max=len(drawn.there) - 1)
+    taken_k = free_k & (order_k <= len(drawn.there)) & drawn.there[place_k]
+    return torch.where(taken_k[:, None], drawn.rows[place_k].to(codes_kd.dtype), codes_kd), taken_k

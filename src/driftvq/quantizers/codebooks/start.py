@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from driftvq.functional import Metric, kmeans
 from driftvq.quantizers.distributed import from_first_process, gather_rows, row_counts, world_size
 
+GATHERED, USED = 3, 2
+"""Latents per code that are gathered, and how many of them k-means uses: the latest, since the encoder moves on."""
+
 
 class KMeansStart(nn.Module):
     """Gathers the first latents of training, from all processes, until k-means can place every code.
@@ -23,7 +26,6 @@ class KMeansStart(nn.Module):
         codebook_size: K.
         dim: dimension of a code.
         iterations: Lloyd iterations at most.
-        samples_per_code: latents to gather per code.
         metric: ``"l2"`` or ``"cosine"``.
         done: nothing to do.
 
@@ -39,13 +41,12 @@ class KMeansStart(nn.Module):
         codebook_size: int,
         dim: int,
         iterations: int = 10,
-        samples_per_code: int = 2,
         metric: Metric = "l2",
         done: bool = False,
     ) -> None:
         super().__init__()
         self.codebook_size, self.iterations, self.metric = codebook_size, iterations, metric
-        self.needed = codebook_size * samples_per_code
+        self.needed = codebook_size * GATHERED
         self.done = done
         """Mirrors ``finished`` in Python, where a compiled graph can branch on it."""
         self.register_buffer("finished", torch.tensor(float(done)))
@@ -71,14 +72,18 @@ class KMeansStart(nn.Module):
         if self.metric == "cosine":
             latents = F.normalize(latents, dim=1)
         latents = gather_rows(latents, row_counts(latents))
-        self.pending = torch.cat([self.pending.to(latents), latents])[: self.needed]
+        missing = self.needed - len(self.pending)
+        if len(latents) > missing:  # from all over the batch, and not from its first images
+            latents = latents[torch.linspace(0, len(latents) - 1, missing, device=latents.device).round().long()]
+        self.pending = torch.cat([self.pending.to(latents), latents])
         if len(self.pending) == 0:
             return None
         if len(self.pending) < self.needed:
             latest = self.pending[-self.codebook_size :]
             return latest[torch.arange(self.codebook_size, device=latest.device) % len(latest)]
         generator = torch.Generator().manual_seed(0)
-        result = kmeans(self.pending, self.codebook_size, self.iterations, self.metric, generator)
+        latest = self.pending[-USED * self.codebook_size :]
+        result = kmeans(latest, self.codebook_size, self.iterations, self.metric, generator)
         self.finish_()
         return from_first_process(result.codebook)
 

@@ -1,7 +1,4 @@
-"""The winners: each selected code goes to the running mean of its latents.
-
-Shape suffixes: n latents, k codes, d dimensions.
-"""
+"""The winners: each selected code goes to the running mean of its latents."""
 
 import torch
 from torch import Tensor
@@ -17,14 +14,9 @@ class Winners(Part):
     ask; on a fixed cloud every code ends at the mean of its cell (Suppl. 8).
     """
 
-    def forward(self, codes_kd: Tensor, batch: Batch) -> Tensor:
-        rate_k = batch.counts / batch.memory.clamp(min=torch.finfo(batch.memory.dtype).tiny)
-        means_kd = batch.sums / batch.counts.clamp(min=1)[:, None]
-        return codes_kd + torch.where(batch.counts > 0, rate_k, 0)[:, None] * (means_kd - codes_kd)
-
-
-def winner_sums(z_nd: Tensor, winners_n: Tensor, weight_n: Tensor, codebook_size: int) -> tuple[Tensor, Tensor]:
-    """Number ``(k,)`` and sum ``(k, d)`` of this process's latents that selected each code."""
-    counts_k = z_nd.new_zeros(codebook_size).index_add_(0, winners_n, weight_n)
-    sums_kd = z_nd.new_zeros(codebook_size, z_nd.shape[1]).index_add_(0, winners_n, z_nd * weight_n[:, None])
-    return counts_k, sums_kd
+    def forward(self, moved_kd: Tensor | None, batch: Batch) -> Tensor:
+        memory_k1 = batch.memory[:, None]
+        if moved_kd is None:
+            return batch.sums / memory_k1
+        left_kd = torch.addcmul(batch.sums, batch.counts[:, None], moved_kd, value=-1)
+        return torch.addcdiv(moved_kd, left_kd, memory_k1)
