@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from driftvq.cli.arguments import say, whole
 from driftvq.cli.encode import add_running
 
@@ -74,11 +72,13 @@ def run(args: argparse.Namespace) -> None:
 
 def write(path: Path, original: "Tensor", image: "Tensor", beside: bool) -> None:
     """Write a reconstruction, if wanted with its original at the left and a white gap between them."""
+    import torch
+
     from driftvq.data.images import write_image
 
     parts = [original, original.new_full((3, original.shape[1], GAP), 255), image.cpu()] if beside else [image.cpu()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_image(path, np.concatenate([part.permute(1, 2, 0).numpy() for part in parts], axis=1))
+    write_image(path, torch.cat(parts, dim=2).permute(1, 2, 0).numpy())
 
 
 def check_images(images: Sequence[Path]) -> None:
