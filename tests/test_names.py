@@ -1,6 +1,8 @@
+from importlib import metadata
+
 import pytest
 
-from driftvq.names import check_name, importer, shortened, shortened_text
+from driftvq.names import check_name, importer, install_command, shortened, shortened_text
 
 
 def test_a_known_name_passes_and_an_unknown_one_gets_the_nearest_first() -> None:
@@ -23,3 +25,13 @@ def test_a_name_is_imported_when_it_is_asked_for() -> None:
     assert find("JSONDecoder") is __import__("json").JSONDecoder
     with pytest.raises(AttributeError, match="module 'json' has no attribute 'missing'"):
         find("missing")
+
+
+def test_what_is_missing_is_installed_by_the_names_of_packages(monkeypatch) -> None:
+    declared = ["numpy>=1.24", "nosuchpackage>=2; extra == 'tokenizer'", "torch>=2.5; extra == 'tokenizer'"]
+    declared += ["nosuchother>=3; extra == 'onnx'"]
+    monkeypatch.setattr(metadata, "requires", lambda package: declared)
+    assert install_command("tokenizer") == 'pip install "nosuchpackage>=2"'
+    assert install_command("onnx") == 'pip install "nosuchother>=3"'
+    monkeypatch.setattr(metadata, "requires", lambda package: None)
+    assert install_command("onnx") == 'pip install ".[onnx]" in a checkout of driftvq'

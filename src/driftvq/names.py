@@ -1,8 +1,9 @@
-"""Names: those that a user may mistype, wrong values in errors, and those that are imported on first use."""
+"""Names that a user may mistype, wrong values in errors, names imported on first use, packages to install."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import SequenceMatcher
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 SHOWN = 80
@@ -47,3 +48,24 @@ def importer(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return __getattr__
+
+
+def install_command(extra: str) -> str:
+    """The command that installs what an extra of driftvq asks for and is not there, wherever driftvq came from."""
+    try:
+        declared = metadata.requires("driftvq") or []
+    except metadata.PackageNotFoundError:  # run from its sources
+        declared = []
+    marked = (line.partition(";") for line in declared)
+    needed = [package.strip() for package, _, marker in marked if re.search(rf"extra == ['\"]{extra}['\"]", marker)]
+    missing = [package for package in needed if not _is_installed(re.split(r"[^\w.-]", package)[0])]
+    names = " ".join(f'"{package}"' for package in missing or needed)
+    return f"pip install {names}" if names else f'pip install ".[{extra}]" in a checkout of driftvq'
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from driftvq.names import install_command
+
 Item = TypeVar("Item")
 
 QUIET_SECONDS, LOG_SECONDS = 2.0, 30.0
@@ -112,7 +114,7 @@ def _bar() -> Any:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     except ImportError as error:
-        raise ValueError('the progress bar needs rich: pip install "driftvq[tokenizer]"') from error
+        raise ValueError(f"the progress bar needs rich: {install_command('tokenizer')}") from error
     texts = (TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), *texts)
     return Progress(*columns, console=Console(file=sys.stderr), redirect_stdout=False)

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from driftvq.cli import COMMANDS, main
 from driftvq.cli.arguments import find_run, whole
 
 
@@ -21,3 +22,13 @@ def test_a_run_is_known_by_what_is_in_it(tmp_path: Path, found):
     (tmp_path / "run" / found).mkdir()
     assert find_run(str(tmp_path / "run")) == tmp_path / "run"
     assert find_run(str(tmp_path / "run" / "model")) == tmp_path / "run"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_says_what_it_is_for_in_a_sentence(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    sentence = capsys.readouterr().out.split("\n\n")[1]
+    assert sentence[0].isupper()
+    assert sentence[-1] == "."
+    assert sentence[-2] not in ".?!"

@@ -13,14 +13,13 @@ from driftvq.cli.inspect import sparkline, to_text
 from driftvq.inspection import drift_series, inspect_model, summarise
 from driftvq.inspection.codebook_state import (
     DONE,
-    code_tensors,
-    count_parameters,
     describe_codebook,
     expected_usage,
     give_verdict,
     neighbour_distances,
 )
 from driftvq.models import VQVAE, ModelConfig
+from driftvq.models.vqvae import code_tensors, count_parameters
 from driftvq.records.runs import append_record
 from tests.training.runs import arguments, make_images
 

@@ -1,10 +1,13 @@
+import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from driftvq.cli import main
+from driftvq.machine import pick_accelerator
 from tests.training.runs import arguments, make_images
 
 
@@ -26,6 +29,24 @@ def test_trains_and_says_what_to_do_next(images, tmp_path, capsys):
     assert "warn" not in said.err.lower()
 
 
+def test_parameters_are_counted_alike_while_training_in_the_card_and_by_inspect(images, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(arguments(images, out, steps=1)) == 0  # NS-VQ, whose codes no optimizer trains
+    (trained,) = re.findall(r"([\d,]+) parameters", capsys.readouterr().err)
+    assert main(["inspect", str(out)]) == 0
+    (inspected,) = re.findall(r"parameters +([\d,]+)", capsys.readouterr().out)
+    (card,) = re.findall(r"([\d,]+) parameters", (out / "model" / "README.md").read_text())
+    assert trained == inspected == card
+
+
+def test_beside_validation_images_of_their_own_all_images_are_trained_on(images, tmp_path, capsys):
+    validation = make_images(tmp_path / "others", count=5)
+    assert main(arguments(images, tmp_path / "run", steps=1, val_data=validation)) == 0
+    assert "24 images to train on, 5 held out" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "run"), "--data", str(images), "--metrics", "psnr", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 24
+
+
 def test_a_run_can_be_repeated_from_its_own_config(images, tmp_path, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     assert main(arguments(images, first, steps=2)) == 0
@@ -45,6 +66,11 @@ def test_a_run_can_be_repeated_from_its_own_config(images, tmp_path, capsys):
         (["--config", "/no/such.yaml"], "no such config file: /no/such.yaml"),
         (["--resume"], "--resume needs the run to continue"),
         (["--resume", "/no/such/run"], "/no/such/run is not a run to resume"),
+        pytest.param(
+            ["--accelerator", "gpu"],
+            "Lightning cannot work with accelerator='gpu'",
+            marks=pytest.mark.skipif(pick_accelerator("gpu") != "cpu", reason="there is a GPU"),
+        ),
         (["--steps", "0"], "steps must be a whole number of at least 1, got 0"),
     ],
 )

@@ -70,13 +70,16 @@ def test_small_sets_have_both_splits(count: int) -> None:
 
 def test_all_takes_everything() -> None:
     np.testing.assert_array_equal(split_rows(numbered(5), "all", 0.5, 0, "x"), np.arange(5))
+    np.testing.assert_array_equal(split_rows(numbered(5), "train", 0, 0, "x"), np.arange(5))
 
 
 def test_errors() -> None:
     with pytest.raises(ValueError, match=r"photos has 1 image, too few"):
         split_rows(numbered(1), "val", 0.05, 0, "photos")
     assert split_rows(numbered(1), "train", 0.05, 0, "photos").tolist() == [0]
-    for share in (0, 1, -0.1, float("nan")):
+    with pytest.raises(ValueError, match="val_share must lie between 0 and 1"):
+        split_rows(numbered(9), "val", 0, 0, "x")
+    for share in (1, -0.1, float("nan")):
         with pytest.raises(ValueError, match="val_share must lie between 0 and 1"):
             split_rows(numbered(9), "train", share, 0, "x")
 

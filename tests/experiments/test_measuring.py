@@ -4,8 +4,8 @@ import torch
 
 from driftvq.data import eval_batches, to_float
 from driftvq.experiments.measuring import CodeCounts, UsageProbe, describe_codes, flattened, readings
-from driftvq.experiments.plan import open_images
 from driftvq.models import VQVAE, ModelConfig
+from driftvq.training.run import open_images
 from driftvq.training.settings import make_config
 from tests.training.runs import make_images
 

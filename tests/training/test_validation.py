@@ -8,7 +8,7 @@ from torch import nn
 
 from driftvq import make_quantizer
 from driftvq.data import to_float
-from driftvq.training.validation import ValidationSums, WeightAverage, beats
+from driftvq.training.validation import ValidationSums, WeightAverage, beats, name_data
 
 
 def model():
@@ -163,3 +163,18 @@ def test_no_images_give_no_values_but_of_codes():
 )
 def test_which_value_is_better(value, best, name, expected):
     assert beats(value, best, name) is expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        (None, "embedded photographs"),
+        ("/home/me/photos", "photos"),
+        ("/home/me/celeba/train", "celeba/train"),
+        ("../imagenet/train-{0000..1023}.tar", "imagenet/train-{0000..1023}.tar"),
+        ("hf:user/flowers:train", "hf:user/flowers:train"),
+        ("train", "train"),
+    ],
+)
+def test_a_card_names_the_images_and_not_their_split_alone(spec, name):
+    assert name_data(spec) == name

@@ -18,7 +18,7 @@ COMMANDS = {
     "encode": "turn images into tokens",
     "decode": "turn tokens into images",
     "reconstruct": "see images as a model gives them back",
-    "inspect": "what is in this model, and is its codebook alive?",
+    "inspect": "what is in this model, and whether its codebook is alive",
     "export": "write a model for other runtimes: ONNX, torch.export",
     "push": "share a model on the Hugging Face hub",
     "report": "results of comparisons on disk, as one page or one table",

@@ -71,7 +71,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_recipe(args: argparse.Namespace, recipe: str | None) -> None:
     """Run a recipe with the flags; None: the one of the folder to resume."""
-    from driftvq.names import check_name
+    from driftvq.names import check_name, install_command
 
     check_name("format", args.format, FORMATS)
     try:
@@ -79,7 +79,7 @@ def run_recipe(args: argparse.Namespace, recipe: str | None) -> None:
         from driftvq.experiments.engine import share_machine
         from driftvq.experiments.plan import make_plan
     except ImportError as error:
-        raise ValueError(f'comparisons need more packages: pip install "driftvq[tokenizer]" ({error})') from error
+        raise ValueError(f"comparisons need more packages ({error}): {install_command('tokenizer')}") from error
     request, out = _request(args, recipe)
     folder = find_folder(request, out, args.resume is not None)
     plan = make_plan(request)

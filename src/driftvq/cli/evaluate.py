@@ -122,7 +122,8 @@ def choose_images(data: str | None, split: str | None, config: "TrainConfig | No
     if data in (None, EMBEDDED):
         return Images(None, split or "val")
     assert data is not None
-    trained_on = config is not None and config.data is not None and _same(data, config.data)
+    own = None if config is None or config.val_data is not None else config.data  # what the run has split
+    trained_on = own is not None and _same(data, own)
     has_splits = Path(data).is_dir() and split_folder(Path(data), "val")[1] == "all"
     return Images(data, split or ("val" if trained_on or has_splits else "all"))
 

@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Draw the toy demos, print their table or write the playground."""
-    from driftvq.names import check_name
+    from driftvq.names import check_name, install_command
     from driftvq.toys.clouds import DEMOS
 
     demos = [check_name("demo", demo, DEMOS) for demo in args.demo or DEMOS]
@@ -57,5 +57,5 @@ def run(args: argparse.Namespace) -> None:
     try:
         from driftvq.toys.figures import draw_gallery
     except ImportError as error:
-        raise ValueError(f"figures need the extra packages of driftvq[toys]: {error}") from error
+        raise ValueError(f"figures need more packages ({error}): {install_command('toys')}") from error
     draw_gallery(demos, methods, args.seed, args.out, say)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftvq.cli.arguments import say
+from driftvq.names import install_command
 from driftvq.training.settings import add_flags, given_flags, make_config, read_settings
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
             ending_at_once,
         )
     except ImportError as error:
-        raise ValueError(f'training needs more packages: pip install "driftvq[tokenizer]" ({error})') from error
+        raise ValueError(f"training needs more packages ({error}): {install_command('tokenizer')}") from error
     try:
         with ending_at_once():
             _report(train(config, resume=resume, say=say))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from driftvq.data.images import Pixels, read_image
+from driftvq.names import install_command
 
 PHOTOGRAPHS = {
     "skimage": (
@@ -91,7 +92,7 @@ def find_photographs() -> list[Path]:
     if not found:
         raise ValueError(
             "without data given, photographs of scikit-image and scikit-learn are used, and neither is installed: "
-            'pip install "driftvq[tokenizer]"'
+            f"{install_command('tokenizer')}"
         )
     return found
 

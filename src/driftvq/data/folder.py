@@ -51,11 +51,12 @@ def split_rows(names: Iterable[bytes], split: str, val_share: float, seed: int, 
 
     Args:
         split: "train", "val" or "all".
+        val_share: 0: nothing is held out, and "train" is everything.
         where: the data's origin, for the errors.
     """
-    if not 0 < val_share < 1:
+    if not 0 <= val_share < 1 or (split == "val" and val_share == 0):
         raise ValueError(f"val_share must lie between 0 and 1, both excluded; received {val_share}")
-    if split == "all":
+    if split == "all" or val_share == 0:
         return np.arange(sum(1 for _ in names), dtype=np.uint32)
     key = str(seed).encode()
     hashes = (int.from_bytes(blake2b(name, digest_size=8, key=key).digest(), "little") for name in names)

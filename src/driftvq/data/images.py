@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 
 from driftvq.files import open_regular, replacing
 from driftvq.machine import available_memory
-from driftvq.names import check_name
+from driftvq.names import check_name, install_command
 
 Pixels = NDArray[np.uint8]
 
@@ -107,7 +107,7 @@ def pillow_image() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ValueError('images are read with Pillow: pip install "driftvq[tokenizer]"') from error
+        raise ValueError(f"images are read with Pillow: {install_command('tokenizer')}") from error
     return Image
 
 

@@ -17,7 +17,7 @@ from driftvq.data.folder import (
 )
 from driftvq.data.images import BadImageError, Pixels, is_image_name, read_image
 from driftvq.data.shards import ShardSource, find_shards, open_pattern, refuse_compressed
-from driftvq.names import check_name
+from driftvq.names import check_name, install_command
 
 
 class HuggingFaceSource:
@@ -113,7 +113,7 @@ def _datasets() -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise ValueError('hf: needs the datasets package: pip install "driftvq[datasets]"') from error
+        raise ValueError(f"hf: needs the datasets package: {install_command('datasets')}") from error
     return datasets
 
 
@@ -152,7 +152,7 @@ def open_source(
         spec: None (embedded photographs), a folder, a ``.txt`` or ``.lst`` list of paths, one image, WebDataset shards
             (a ``.tar``, ``name-{000..099}.tar``, a folder of them), ``hf:NAME[:SPLIT]`` or ``hf:DIRECTORY[:SPLIT]``.
         split: "train", "val", or "all" for a source that is not to be split.
-        val_share: share held out by a hash of the names where the source has no splits of its own.
+        val_share: share held out by a hash of the names where the source has no splits of its own; 0 for all to train.
         seed: of that hash.
         size: side of the tiles of the embedded photographs; other sources ignore it.
 

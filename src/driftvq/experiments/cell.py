@@ -24,7 +24,6 @@ from driftvq.experiments.measuring import (
     readings,
     step_clock,
 )
-from driftvq.experiments.plan import open_images
 from driftvq.files import read_records
 from driftvq.machine import pick_accelerator
 from driftvq.models import VQVAE, quantize_afterwards
@@ -34,7 +33,7 @@ from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, ENVIRONMENT_FILE, MET
 from driftvq.training.checkpoints import list_checkpoints
 from driftvq.training.config import TrainConfig
 from driftvq.training.loop import Probe
-from driftvq.training.run import train
+from driftvq.training.run import open_images, train
 from driftvq.training.settings import make_config
 from driftvq.training.stopping import InterruptedTrainingError
 

@@ -11,13 +11,14 @@ from typing import Any
 from driftvq import machine
 from driftvq.data import eval_batches
 from driftvq.data.images import write_image
-from driftvq.experiments.plan import CellPlan, Plan, open_images
+from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.experiments.request import Request, differences
 from driftvq.files import LOCK_FILE
 from driftvq.records import comparisons as records
 from driftvq.records.codec import decode, encode, read_record, write_record
 from driftvq.records.comparisons import CELL_FILE, CELLS, COMPARISON_FILE, ORIGINALS, Comparison
 from driftvq.training.config import TrainConfig
+from driftvq.training.run import open_images
 
 STRIP = 8
 """Images whose reconstructions are shown."""

@@ -19,15 +19,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from driftvq.data import eval_batches
 from driftvq.data.images import read_image, to_float, to_uint8, write_image
-from driftvq.experiments.plan import open_images
-from driftvq.inspection.codebook_state import count_parameters
 from driftvq.metrics import CodeCounter, Evaluation, evaluate
 from driftvq.metrics.evaluation import CODE_METRICS, Pairs
 from driftvq.models import VQVAE
 from driftvq.models.running import model_pairs
+from driftvq.models.vqvae import count_parameters
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Cell, Codes
 from driftvq.training.config import TrainConfig
+from driftvq.training.run import open_images
 
 BATCH = 16
 LATENTS_PER_CODE = 50

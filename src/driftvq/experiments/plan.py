@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from driftvq.data import ImageSource, open_source
 from driftvq.data.folder import split_folder
 from driftvq.experiments.design import NEED_WEIGHTS, SCALES, Condition, Recipe, Scale, name_of, short, titles, vary
 from driftvq.experiments.methods import Method, find_methods, resolved
@@ -14,6 +13,7 @@ from driftvq.experiments.request import SETTINGS, Request
 from driftvq.names import check_name
 from driftvq.records.comparisons import Point, Sweep
 from driftvq.training.config import TrainConfig, resolve_steps
+from driftvq.training.run import open_images
 from driftvq.training.settings import make_config
 
 EMBEDDED = "embedded photographs"
@@ -91,14 +91,6 @@ def make_plan(request: Request) -> Plan:
     cells = tuple(_cells(request, recipe, scale, methods, seeds, conditions, train))
     sweep = _sweep(conditions, cells)
     return Plan(request, recipe, scale, methods, seeds, sweep, cells, train, evaluation, _has_splits(request.data))
-
-
-def open_images(config: TrainConfig, split: str) -> ImageSource:
-    """The images of a run, split as its training splits them."""
-    options: dict[str, Any] = {"val_share": config.val_share, "seed": config.seed, "size": config.size}
-    if split == "val" and config.val_data is not None:
-        return open_source(config.val_data, "all", **options)
-    return open_source(config.data, split, **options)
 
 
 def _conditions(request: Request, recipe: Recipe, scale: Scale) -> tuple[Condition, ...]:

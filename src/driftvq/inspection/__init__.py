@@ -9,9 +9,10 @@ from driftvq.data.images import to_float
 from driftvq.data.loader import ImageBatch
 from driftvq.drift_meter import DriftReading
 from driftvq.files import read_records
-from driftvq.inspection.codebook_state import count_parameters, describe_codebook, give_verdict
+from driftvq.inspection.codebook_state import describe_codebook, give_verdict
 from driftvq.metrics.gauges import CodeCounter
 from driftvq.models import VQVAE, model_hash
+from driftvq.models.vqvae import count_parameters
 from driftvq.records.metric_table import is_better, metric
 from driftvq.records.runs import CONFIG_FILE, METRICS_FILE
 from driftvq.training.settings import read_settings

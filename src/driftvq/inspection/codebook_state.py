@@ -13,6 +13,7 @@ from torch import Tensor
 from driftvq.drift_meter.probing import parts_of, pending_starts
 from driftvq.functional.blocks import row_blocks
 from driftvq.models import VQVAE
+from driftvq.models.vqvae import code_tensors
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 
@@ -135,24 +136,6 @@ def neighbour_distances(codebook_kd: Tensor, rows_b: Tensor) -> Tensor:
         score_bk[torch.arange(len(rows)), rows] = -torch.inf
         found.append((codebook_kd[rows] - codebook_kd[score_bk.argmax(dim=1)]).double().norm(dim=1))
     return torch.cat(found)
-
-
-def code_tensors(quantizer: Quantizer) -> list[Tensor]:
-    """The tensors that hold the codes, one per codebook; none for a fixed grid."""
-    return [part.book.stored for part in parts_of(quantizer) if isinstance(part, CodebookQuantizer)]
-
-
-def count_parameters(model: VQVAE) -> dict[str, int]:
-    """Numbers that were learned, per part; codes count whether an optimizer moves them or not."""
-    codes = [] if model.quantizer is None else code_tensors(model.quantizer)
-    own = [] if model.quantizer is None else [p for p in model.quantizer.parameters() if all(p is not c for c in codes)]
-    counts = {
-        "encoder": sum(p.numel() for p in model.encoder.parameters()),
-        "quantizer": sum(p.numel() for p in own),
-        "codes": sum(c.numel() for c in codes),
-        "decoder": sum(p.numel() for p in model.decoder.parameters()),
-    }
-    return counts | {"total": sum(counts.values())}
 
 
 def describe_codebook(model: VQVAE) -> dict[str, Any] | None:

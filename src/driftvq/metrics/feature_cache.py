@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from driftvq.files import replacing
+from driftvq.names import install_command
 
 SEGMENT_ROWS = 4096
 """Images per segment, 33 MB of features; what is not written yet is kept in memory."""
@@ -48,7 +49,7 @@ class FeatureCache:
         self._unwritten: dict[bytes, np.ndarray[Any, Any]] = {}
         if folder is not None:
             if find_spec("safetensors") is None:
-                raise ValueError('the cache of features needs safetensors: pip install "driftvq[tokenizer]"')
+                raise ValueError(f"the cache of features needs safetensors: {install_command('tokenizer')}")
             for path in sorted(folder.glob("*.safetensors")):
                 self._open_segment(path)
 

@@ -15,7 +15,7 @@ from driftvq.files import make_folder, replacing
 from driftvq.models.pretrained import model_hash
 from driftvq.models.tracing import Runner, Traced, check_exported, onnx_runner, torch_runner, trace
 from driftvq.models.vqvae import VQVAE
-from driftvq.names import check_name
+from driftvq.names import check_name, install_command
 
 OPSET = 18
 """The version of the ONNX operators: old enough for the runtimes in use, and fixed so that a file does not change."""
@@ -73,7 +73,7 @@ def _check_onnx_packages() -> None:
         import onnxruntime  # noqa: F401 - the check needs it
         import onnxscript  # noqa: F401 - torch.onnx needs it
     except ImportError as error:
-        raise ValueError(f'ONNX needs extra packages ({error}): pip install "driftvq[onnx]"') from error
+        raise ValueError(f"ONNX needs extra packages ({error}): {install_command('onnx')}") from error
 
 
 def _write_onnx(traced: Traced, folder: Path, metadata: dict[str, str]) -> None:

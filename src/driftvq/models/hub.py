@@ -13,7 +13,6 @@ from driftvq.files import read_object
 from driftvq.models.pretrained import (
     CARD,
     CONFIG,
-    INSTALL,
     WEIGHTS,
     find_folder,
     load_pretrained,
@@ -22,6 +21,7 @@ from driftvq.models.pretrained import (
     save_pretrained,
 )
 from driftvq.models.vqvae import VQVAE
+from driftvq.names import install_command
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -179,5 +179,5 @@ def _hub() -> ModuleType:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
-        raise ValueError(f"models on the hub need huggingface_hub: {INSTALL}") from error
+        raise ValueError(f"models on the hub need huggingface_hub: {install_command('tokenizer')}") from error
     return huggingface_hub

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from driftvq.files import make_folder, read_object, replacing, write_text
 from driftvq.models.model_config import ModelConfig
-from driftvq.models.vqvae import VQVAE
+from driftvq.models.vqvae import VQVAE, count_parameters
+from driftvq.names import install_command
 from driftvq.quantizers.codebooks.start import KMeansStart
 
 
@@ -66,13 +67,12 @@ def model_card(model: VQVAE, card: Mapping[str, Any] | None = None) -> str:
     """
     config, quantizer = model.current_config.to_dict(), model.quantizer
     codes = "no codebook" if quantizer is None else f"{quantizer.codebook_size} codes"
-    parameters = sum(parameter.numel() for parameter in model.parameters())
     lines = [
         FRONT,
         f"# Image tokenizer: {config['network']} network, {config['quantizer']}, {codes}",
         "",
         _what(model),
-        f"{parameters:,} parameters. Images are RGB in [-1, 1].",
+        f"{count_parameters(model)['total']:,} parameters. Images are RGB in [-1, 1].",
         "",
         "## Use",
         "",
@@ -132,7 +132,6 @@ def _cell(value: object) -> str:
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT_VERSION = 1
 MAX_CONFIG_BYTES = 2**20
-INSTALL = 'pip install "driftvq[tokenizer]"'
 
 
 def save_pretrained(model: VQVAE, folder: str | Path, *, card: Mapping[str, Any] | None = None) -> Path:
@@ -249,5 +248,5 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.torch
     except ImportError as error:
-        raise ValueError(f"saved models need safetensors: {INSTALL}") from error
+        raise ValueError(f"saved models need safetensors: {install_command('tokenizer')}") from error
     return safetensors

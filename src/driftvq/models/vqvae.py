@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from driftvq.models.model_config import ModelConfig
 from driftvq.models.networks import NETWORKS, build_quantizer
 from driftvq.names import check_name
+from driftvq.quantizers.base import Quantizer
+from driftvq.quantizers.codebook import CodebookQuantizer
 
 RANGE_SLACK = 1e-3
 """How far images may leave [-1, 1]: the rounding of a conversion, not a wrong range."""
@@ -252,3 +254,21 @@ class VQVAE(nn.Module):
         finally:
             for module in training:
                 module.training = True
+
+
+def code_tensors(quantizer: Quantizer) -> list[Tensor]:
+    """The tensors that hold the codes, one per codebook; none for a fixed grid."""
+    return [part.book.stored for part in quantizer.modules() if isinstance(part, CodebookQuantizer)]
+
+
+def count_parameters(model: VQVAE) -> dict[str, int]:
+    """Numbers that were learned, per part and in total; codes count whether an optimizer moves them or not."""
+    codes = [] if model.quantizer is None else code_tensors(model.quantizer)
+    own = [] if model.quantizer is None else [p for p in model.quantizer.parameters() if all(p is not c for c in codes)]
+    counts = {
+        "encoder": sum(p.numel() for p in model.encoder.parameters()),
+        "quantizer": sum(p.numel() for p in own),
+        "codes": sum(c.numel() for c in codes),
+        "decoder": sum(p.numel() for p in model.decoder.parameters()),
+    }
+    return counts | {"total": sum(counts.values())}

@@ -19,6 +19,7 @@ from driftvq.data import Batches, ImageBatch, ImageSource, eval_batches, open_so
 from driftvq.files import LOCK_FILE, locked, write_text
 from driftvq.machine import environment, pick_accelerator
 from driftvq.models import VQVAE, ModelConfig
+from driftvq.models.vqvae import count_parameters
 from driftvq.records.runs import CONFIG_FILE, ENVIRONMENT_FILE
 from driftvq.training.checkpoints import find_checkpoint, seed_all
 from driftvq.training.config import TrainConfig, course_changes, resolve_steps
@@ -105,6 +106,16 @@ class RepeatedBatches:
             yield from islice(batches, self.count)
 
 
+def open_images(config: TrainConfig, split: str) -> ImageSource:
+    """The images that a run trains or validates on; beside validation images of their own, nothing is held out."""
+    options: dict[str, Any] = {"seed": config.seed, "size": config.size}
+    if config.val_data is None:
+        return open_source(config.data, split, config.val_share, **options)
+    if split == "val":
+        return open_source(config.val_data, "all", **options)
+    return open_source(config.data, split, 0.0, **options)
+
+
 class RunImages:
     """What a run reads; each process its own share, set once :attr:`rank` and :attr:`world_size` are known.
 
@@ -118,12 +129,7 @@ class RunImages:
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
         self.rank, self.world_size = 0, 1
-        options: dict[str, Any] = {"val_share": config.val_share, "seed": config.seed, "size": config.size}
-        self.train_source: ImageSource = open_source(config.data, "train", **options)
-        if config.val_data is None:
-            self.val_source: ImageSource = open_source(config.data, "val", **options)
-        else:
-            self.val_source = open_source(config.val_data, "all", **options)
+        self.train_source, self.val_source = open_images(config, "train"), open_images(config, "val")
 
     def train_batches(self, start: int) -> Batches:
         """From batch ``start`` on, counted from 0."""
@@ -232,7 +238,7 @@ def train(
 
 def describe(config: TrainConfig, images: RunImages, model: VQVAE, fabric: Fabric, steps: int, run: Path) -> str:
     """One line: images, network, quantizer, machine and folder."""
-    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    parameters = count_parameters(model)["total"]
     data = "embedded photographs" if config.data is None else config.data
     quantizer = model.quantizer
     codes = "no quantizer" if quantizer is None else f"{config.quantizer}, K = {quantizer.codebook_size:,}"

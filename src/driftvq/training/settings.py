@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from driftvq.files import write_text
-from driftvq.names import check_name
+from driftvq.names import check_name, install_command
 from driftvq.training.config import TrainConfig
 
 SECTIONS = {
@@ -124,7 +124,7 @@ def _yaml() -> Any:
     try:
         import yaml  # type: ignore[import-untyped]
     except ImportError as error:
-        raise ValueError('settings need PyYAML: pip install "driftvq[tokenizer]"') from error
+        raise ValueError(f"settings need PyYAML: {install_command('tokenizer')}") from error
     return yaml
 
 

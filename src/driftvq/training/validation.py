@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS
 from driftvq.data.images import to_uint8
 from driftvq.functional import perplexity, usage
 from driftvq.functional.precision import widest_float
@@ -140,7 +141,7 @@ class BestModel:
 
     def save(self, model: VQVAE) -> None:
         """Write the model that was just found to be the best."""
-        data = "embedded photographs" if self.config.data is None else Path(self.config.data).name
+        data = name_data(self.config.data)
         values = {name.removeprefix("val/"): value for name, value in self.best.items() if name != "step"}
         training = {"step": int(self.best["step"]), "data": data, "image size": self.config.size}
         try:
@@ -155,6 +156,18 @@ class BestModel:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict`."""
         self.best, self.latest, self.waited = dict(state["best"]), dict(state["latest"]), state["waited"]
+
+
+def name_data(spec: str | None) -> str:
+    """Which images, without the folders of the machine: the path from its last part on that is no split's name."""
+    if spec is None:
+        return "embedded photographs"
+    if spec.startswith("hf:") and not Path(spec.removeprefix("hf:")).exists():
+        return spec
+    parts = [part for part in Path(spec).parts if part != Path(spec).anchor]
+    splits = (*TRAIN_FOLDERS, *VAL_FOLDERS)
+    named = [number for number, part in enumerate(parts) if part.partition("-")[0] not in splits]
+    return "/".join(parts[named[-1] if named else 0 :])
 
 
 def beats(value: float | None, best: float | None, name: str) -> bool:
