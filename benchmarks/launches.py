@@ -18,6 +18,7 @@ from torch import nn
 import driftvq
 from counting import Cost, count
 from driftvq.functional import blocks
+from driftvq.quantizers import finite
 from measure import table
 
 __all__ = ["Cost", "count"]
@@ -100,7 +101,8 @@ def _train(module: nn.Module, latents: torch.Tensor) -> torch.Tensor:
 
 
 def as_on_a_device() -> None:
-    """Let the search go the way of a GPU without Triton: no faiss, and blocks as large as there."""
+    """Go the way of a GPU without Triton: no faiss, blocks as large as there, and latents that are not looked at."""
+    finite.AT_ONCE.clear()
     os.environ["DRIFTVQ_SEARCH"] = "blocks"
     blocks.CPU_BLOCK_ELEMENTS = blocks.ACCELERATOR_BLOCK_ELEMENTS
 

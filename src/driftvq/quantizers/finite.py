@@ -16,12 +16,12 @@ AT_ONCE = {"cpu"}
 class FiniteCheck:
     """Refuses latents that are not finite.
 
-    On the CPU before anything else happens. Elsewhere asking would stall the device, so it writes its verdict into the
-    host's memory while Python goes on, and the next call raises. A compiled graph is not checked.
+    On the CPU before anything else happens. Elsewhere asking would stall the device, so it writes the largest magnitude
+    into the host's memory while Python goes on, and the next call raises. A compiled graph is not checked.
     """
 
     def __init__(self) -> None:
-        self._verdict: tuple[Tensor, np.ndarray[Any, Any]] | None = None
+        self._largest: tuple[Tensor, np.ndarray[Any, Any]] | None = None
 
     def __call__(self, x: Tensor) -> None:
         if torch.compiler.is_compiling() or is_traced(x):
@@ -29,16 +29,15 @@ class FiniteCheck:
         if x.device.type in AT_ONCE:
             _refuse(x)
             return
-        if self._verdict is None:
-            pinned = torch.zeros((), dtype=torch.bool, pin_memory=x.device.type == "cuda")
-            self._verdict = (pinned, pinned.numpy())
-        written, read = self._verdict
-        if read:
+        if self._largest is None:
+            pinned = torch.zeros((), pin_memory=x.device.type == "cuda")
+            self._largest = (pinned, pinned.numpy())
+        written, read = self._largest
+        if not np.isfinite(read):
             written.zero_()
             raise ValueError("latents must be finite, those of an earlier call were not; they moved no code")
-        # Not isfinite().all(), which takes five launches; the largest magnitude is NaN where any is.
-        largest = torch.linalg.vector_norm(x.detach(), ord=float("inf")) if x.numel() else x.new_zeros(())
-        written.copy_(largest - largest != 0, non_blocking=True)
+        if x.numel():  # not isfinite().all(), which takes five launches; the largest is NaN where any is
+            written.copy_(torch.linalg.vector_norm(x.detach(), ord=float("inf")), non_blocking=True)
 
     def __reduce__(self) -> tuple[type["FiniteCheck"], tuple[()]]:
         return FiniteCheck, ()

@@ -57,7 +57,7 @@ def draw_rows(
     if below is not None:
         rows_m = torch.where(at_m < 0, -1, rows_m)
     there_m = (places_m < wanted) & (rows_m < len(x_nd))
-    there_m[1:] &= rows_m[1:] != rows_m[:-1]
+    there_m[1:].logical_and_(rows_m[1:] != rows_m[:-1])
     drawn = Drawn(x_nd[rows_m.clamp(min=0, max=len(x_nd) - 1)], there_m)
     return drawn if below is None else _shared(drawn, rows_m >= 0)
 
