@@ -117,7 +117,7 @@ def test_selects_the_nearest_code(case: Case) -> None:
         pytest.skip("no explicit codebook to search: see the quantizer's own tests")
     train(vq, case)
     vq.eval()
-    z = vq._to_code_space(vq.project_in(case.latents().reshape(-1, case.dim)))
+    z = vq.to_code_space(vq.project_in(case.latents().reshape(-1, case.dim)))
     codebook = vq.codebook
     distances = (z[:, None, :].double() - codebook[None].double()).square().sum(dim=2)
     chosen = vq(case.latents()).indices.flatten()

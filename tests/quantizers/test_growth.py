@@ -61,7 +61,7 @@ def train(vq: Quantizer, optimizer: torch.optim.Adam | None, steps: range) -> No
 
 def distortion(vq: CodebookQuantizer) -> float:
     vq.eval()
-    z = vq._to_code_space(vq.project_in(latents(1000)))
+    z = vq.to_code_space(vq.project_in(latents(1000)))
     error = (z - vq.codebook[nearest(z, vq.codebook)]).square().sum(dim=1).mean().item()
     vq.train()
     return error

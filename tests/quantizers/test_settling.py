@@ -32,7 +32,7 @@ def test_codes_are_the_means_of_their_cells_and_stay_so(case: Case) -> None:
     assert errors[-1] <= errors[0]
     assert (int(vq.step), vq.training) == (step, training)
     vq.eval()
-    z = vq._to_code_space(vq.project_in(torch.cat(batches)))
+    z = vq.to_code_space(vq.project_in(torch.cat(batches)))
     quantized, indices, _ = vq(torch.cat(batches))
     means = torch.stack([z[indices == k].mean(dim=0) for k in indices.unique()])
     if vq.metric == "cosine":

@@ -108,7 +108,7 @@ def own_snapshot(quantizer: Quantizer, x_nd: Tensor) -> Snapshot:
         part = quantizer.part(0)
         return own_snapshot(part, z_nd[:, : part.dim] if isinstance(quantizer, GroupedVQ) else z_nd)
     if isinstance(quantizer, CodebookQuantizer):
-        return distance_snapshot(quantizer._to_code_space(z_nd), quantizer.codebook.detach().clone())
+        return distance_snapshot(quantizer.to_code_space(z_nd), quantizer.codebook.detach().clone())
     winners_n = quantizer(x_nd).indices
     learned = any(p.shape == (quantizer.codebook_size, quantizer.codebook_dim) for p in quantizer.parameters(False))
     codebook_kd = quantizer.codebook.detach().clone() if learned else None

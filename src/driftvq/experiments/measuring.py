@@ -162,7 +162,7 @@ def code_space_latents(model: VQVAE, images: Iterable[Tensor]) -> Tensor:
         return torch.zeros(0, 0 if quantizer is None else quantizer.codebook.shape[-1])
     rows = [model.latents(batch).movedim(1, -1).reshape(-1, quantizer.dim).float() for batch in images]
     projected_nd: Tensor = quantizer.project_in(torch.cat(rows))
-    return quantizer._to_code_space(projected_nd).float().cpu()
+    return quantizer.to_code_space(projected_nd).float().cpu()
 
 
 def flattened(points_nd: Tensor) -> Tensor:

@@ -168,7 +168,7 @@ class CodebookQuantizer(Quantizer):
         starts = call.learns and not self._frozen and self.start.waits()
         if starts:
             self._start_(z_nd, call.valid)
-        z_nd = self._to_code_space(z_nd)
+        z_nd = self.to_code_space(z_nd)
         codebook_kd: Tensor = self.book().to(z_nd.dtype)
         if not call.trains:
             codebook_kd = codebook_kd.detach()
@@ -201,7 +201,7 @@ class CodebookQuantizer(Quantizer):
 
     def _nearest_few(self, x_nd: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The nearest codes ``(n, count)``, or all if there are fewer, and what each gives ``(n, count, dim)``."""
-        z_nd = self._to_code_space(project(self.project_in, x_nd))
+        z_nd = self.to_code_space(project(self.project_in, x_nd))
         codebook_kd = self.book().to(z_nd.dtype)
         indices_nc = nearest_few(z_nd, codebook_kd, min(count, len(codebook_kd)))
         return indices_nc, project(self.project_out, F.embedding(indices_nc, codebook_kd))
@@ -209,7 +209,7 @@ class CodebookQuantizer(Quantizer):
     def _lookup(self, indices_n: Tensor) -> Tensor:
         return F.embedding(indices_n.clamp(min=0), self.book())
 
-    def _to_code_space(self, z_nd: Tensor) -> Tensor:
+    def to_code_space(self, z_nd: Tensor) -> Tensor:
         """Latents as they are compared with codes."""
         return z_nd
 

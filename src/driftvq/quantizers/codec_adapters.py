@@ -226,7 +226,7 @@ class DacQuantizer(nn.Module):
         quantizer = self.vq.part(level)
         if not isinstance(quantizer, CodebookQuantizer):
             raise ValueError(f"{type(quantizer).__name__} has no codebook in which to find the nearest code")
-        z_nd = quantizer._to_code_space(z.flatten(end_dim=-2))
+        z_nd = quantizer.to_code_space(z.flatten(end_dim=-2))
         return nearest(z_nd, quantizer.codebook, quantizer.metric).reshape(z.shape[:-1])
 
 

@@ -68,5 +68,5 @@ class CosineEMAVQ(EMAVQ):
     metric: ClassVar[Metric] = "cosine"
     averaged: ClassVar[type[AveragedCodes]] = UnitAveragedCodes
 
-    def _to_code_space(self, z_nd: Tensor) -> Tensor:
+    def to_code_space(self, z_nd: Tensor) -> Tensor:
         return F.normalize(z_nd, dim=1)

@@ -35,5 +35,5 @@ class FactorizedVQ(CodebookQuantizer):
         )
         self._own(UnitCodes(codebook_size, self.codebook_dim))
 
-    def _to_code_space(self, z_nd: Tensor) -> Tensor:
+    def to_code_space(self, z_nd: Tensor) -> Tensor:
         return F.normalize(z_nd, dim=1)
