@@ -2,7 +2,7 @@ from importlib import metadata
 
 import pytest
 
-from driftvq.names import check_name, importer, install_command, shortened, shortened_text
+from driftvq.names import check_name, importer, install_command, nearest_names, shortened, shortened_text
 
 
 def test_a_known_name_passes_and_an_unknown_one_gets_the_nearest_first() -> None:
@@ -11,6 +11,13 @@ def test_a_known_name_passes_and_an_unknown_one_gets_the_nearest_first() -> None
         check_name("fruit", "peer", ["apple", "pear"])
     with pytest.raises(ValueError, match="known, nearest first: none"):
         check_name("fruit", "pear", [])
+
+
+def test_what_others_call_a_thing_is_like_its_name() -> None:
+    known = ["estimator", "commitment-weight", "learning_rate"]
+    assert nearest_names("beta", known)[0] == "commitment-weight"
+    assert nearest_names("lr", known, least=0.9) == ["learning_rate"]
+    assert nearest_names("xyz", known, least=0.9) == []
 
 
 def test_long_values_are_cut_and_endless_ones_described() -> None:

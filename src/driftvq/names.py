@@ -9,14 +9,33 @@ from typing import Any
 SHOWN = 80
 """Characters of a wrong value that an error shows."""
 
+ELSEWHERE = {
+    **dict.fromkeys(("beta", "commitment_cost", "commitment_beta", "commitment"), "commitment_weight"),
+    **dict.fromkeys(("n_embed", "n_e", "num_embeddings", "num_codes", "vocab_size"), "codebook_size"),
+    **dict.fromkeys(("embed_dim", "embedding_dim", "e_dim", "latent_dim"), "code_dim"),
+    **dict.fromkeys(("image_size", "img_size", "resolution"), "size"),
+    **dict.fromkeys(("max_steps", "num_steps", "iterations"), "steps"),
+    **dict.fromkeys(("output", "output_dir", "outdir", "out_dir"), "out"),
+    **{"lr": "learning_rate", "bs": "batch_size", "num_workers": "workers", "gpus": "devices", "dataset": "data"},
+}
+"""What papers and other libraries call our settings."""
+
 
 def check_name(what: str, name: str, known: Iterable[str]) -> str:
     """The name, if it is known; else an error that lists the known ones, nearest first."""
     names = list(known)
     if name not in names:
-        near = sorted(names, key=lambda other: -SequenceMatcher(None, name[:SHOWN].lower(), other).ratio())
-        raise ValueError(f"unknown {what} {shortened(name)}; known, nearest first: {', '.join(near) or 'none'}")
+        near = ", ".join(nearest_names(name, names)) or "none"
+        raise ValueError(f"unknown {what} {shortened(name)}; known, nearest first: {near}")
     return name
+
+
+def nearest_names(name: str, known: Iterable[str], least: float = 0.0) -> list[str]:
+    """The known names that are at least so alike (0 to 1), nearest first; what others call a thing is like its name."""
+    wanted = name[:SHOWN].lower().replace("-", "_")
+    wanted = ELSEWHERE.get(wanted, wanted)
+    alike = {other: SequenceMatcher(None, wanted, other.replace("-", "_")).ratio() for other in known}
+    return sorted((other for other, ratio in alike.items() if ratio >= least), key=lambda other: -alike[other])
 
 
 def shortened(value: Any) -> str:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+import driftvq
 from driftvq.cli import COMMANDS, main
 from driftvq.cli.arguments import find_run, whole
 
@@ -32,3 +33,39 @@ def test_each_command_says_what_it_is_for_in_a_sentence(command, capsys):
     assert sentence[0].isupper()
     assert sentence[-1] == "."
     assert sentence[-2] not in ".?!"
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "message"),
+    [
+        (["train", "--lr", "3"], "driftvq train", "unknown flag --lr; did you mean --learning-rate?"),
+        (
+            ["train", "--codebook_size"],
+            "driftvq train",
+            "unknown flag --codebook_size; did you mean --codebook-size?",
+        ),
+        (["report", "a", "--formt"], "driftvq report", "unknown flag --formt; did you mean --format?"),
+        (["toys", "--qqqqqq"], "driftvq toys", "unknown flag --qqqqqq; --help lists the known ones"),
+        (["toys", "extra"], "driftvq toys", "unexpected 'extra'"),
+        (["--versoin", "toys"], "driftvq", "unknown flag --versoin; did you mean --version?"),
+    ],
+)
+def test_a_wrong_flag_gets_the_nearest_and_the_usage_of_its_command(words, command, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"usage: {command} [-h]")
+    assert error.splitlines()[-1] == f"{command}: error: {message}"
+
+
+def test_a_wrong_command_gets_the_nearest(capsys):
+    assert main(["trian"]) == 2
+    assert capsys.readouterr().err.startswith("driftvq: error: unknown command 'trian'; known, nearest first: train,")
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"driftvq {driftvq.__version__}\n"

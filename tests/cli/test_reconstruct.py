@@ -17,7 +17,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_the_reconstruction_is_beside_nothing_of_the_user(model, here, capsys):
-    assert main(["reconstruct", model, "../photos/b.png"]) == 0
+    assert main(["reconstruct", model, "../photos/b.png", "--alone"]) == 0
     image = load_png(here / "b-reconstructed.png")
     wanted = peak_signal_noise_ratio(pixels(21, 18, seed=1), image)
     assert capsys.readouterr().out == f"../photos/b.png  18×21  PSNR {wanted:.2f} dB  b-reconstructed.png\n"
@@ -35,8 +35,8 @@ def test_several_images_have_a_mean(model, here, capsys):
 
 
 def test_side_by_side_shows_the_original_first(model, here):
-    assert main(["reconstruct", model, "../photos/b.png", "-o", "pair.png", "--side-by-side"]) == 0
-    assert main(["reconstruct", model, "../photos/b.png", "-o", "alone.png"]) == 0
+    assert main(["reconstruct", model, "../photos/b.png", "-o", "pair.png"]) == 0
+    assert main(["reconstruct", model, "../photos/b.png", "-o", "alone.png", "--alone"]) == 0
     pair = load_png(here / "pair.png")
     assert pair.shape == (21, 18 + 4 + 18, 3)
     assert np.array_equal(pair[:, :18], pixels(21, 18, seed=1))
@@ -45,7 +45,7 @@ def test_side_by_side_shows_the_original_first(model, here):
 
 
 def test_size_is_that_of_the_centre_square(model, here):
-    assert main(["reconstruct", model, "../photos/b.png", "--size", "12", "-o", "b.png"]) == 0
+    assert main(["reconstruct", model, "../photos/b.png", "--size", "12", "-o", "b.png", "--alone"]) == 0
     assert load_png(here / "b.png").shape == (12, 12, 3)
 
 
@@ -83,5 +83,5 @@ def test_an_unreadable_image_does_not_stop_the_others(model, here, capsys):
 
 def test_a_plain_autoencoder_reconstructs_too(here, tmp_path):
     make_model(quantizer="none").save_pretrained(tmp_path / "plain")
-    assert main(["reconstruct", str(tmp_path / "plain"), "../photos/a.png"]) == 0
+    assert main(["reconstruct", str(tmp_path / "plain"), "../photos/a.png", "--alone"]) == 0
     assert load_png(here / "a-reconstructed.png").shape == (16, 16, 3)

@@ -63,6 +63,7 @@ def test_a_run_can_be_repeated_from_its_own_config(images, tmp_path, capsys):
         (["--data", "/no/such/place"], "no such file or folder: /no/such/place"),
         (["--monitor", "pnsr"], "unknown monitor 'pnsr'"),
         (["--quantizer-options", "decai=3"], "decai"),
+        (["--quantizer-options", "beta=1"], "'beta'; known, nearest first: commitment_weight,"),
         (["--config", "/no/such.yaml"], "no such config file: /no/such.yaml"),
         (["--resume"], "--resume needs the run to continue"),
         (["--resume", "/no/such/run"], "/no/such/run is not a run to resume"),

@@ -83,6 +83,7 @@ def test_an_interruption_says_how_to_go_on(here, capsys, monkeypatch):
         (["compare", "--methods", "nsvq"], "unknown method 'nsvq'; known, nearest first: ns_vq,"),
         (["compare", "--scale", "labtop"], "unknown scale 'labtop'; known, nearest first: laptop,"),
         (["reproduce", "tabel-3d"], "unknown recipe 'tabel-3d'; known, nearest first: table-3d,"),
+        (["compare", "--scale", "paper"], "--scale paper needs images: --data SPEC"),
         (["compare", "--format", "late"], "unknown format 'late'; known, nearest first: latex,"),
         (["reproduce"], "which one? Known recipes: compare,"),
         (["compare", "--resume"], "--resume needs the comparison to continue"),
@@ -117,6 +118,12 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(here, capsys):
         assert name in output
     assert "18 cells, 2 at a time" in output
     assert list(here.iterdir()) == []
+
+
+def test_the_tables_have_the_numbers_of_the_paper(here, capsys):
+    for number, title in ((2, "Table 2: codes of 3"), (3, "Table 3: codes of 64"), (4, "Table 4: each method")):
+        assert main(["reproduce", f"table-{number}", "--scale", "smoke", "--methods", "fsq", "--dry-run"]) == 0
+        assert capsys.readouterr().out.startswith(title)
 
 
 def test_the_list_names_everything(capsys):

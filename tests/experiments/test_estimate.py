@@ -32,6 +32,16 @@ def test_speed_is_measured_for_each_method(monkeypatch):
     assert speed.evaluate == 0  # twice as many images take one tick as well
 
 
+def test_when_it_takes_long_what_is_not_measured_is_taken_for_the_slowest(monkeypatch):
+    clock = itertools.count(0.0, 20.0)
+    monkeypatch.setattr("driftvq.experiments.estimate.time.monotonic", lambda: next(clock))
+    speeds = iter((0.5, 0.25))
+    monkeypatch.setattr("driftvq.experiments.estimate._training_seconds", lambda cell: next(speeds))
+    monkeypatch.setattr("driftvq.experiments.estimate._evaluation_seconds", lambda plan: 0.0)
+    plan = smoke_plan(methods=("vq", "fsq", "bsq", "ns_vq"))
+    assert list(measure_speed(plan, 1).train.values()) == [0.5, 0.25, 0.5, 0.5]
+
+
 @pytest.mark.parametrize(("asked", "cells", "expected"), [(None, 9, (2, 4)), (4, 9, (4, 2)), (3, 1, (1, 8))])
 def test_cores_are_shared_out(monkeypatch, asked, cells, expected):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0 if asked else 2)

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from driftvq.cli.arguments import say
+from driftvq import __version__
+from driftvq.cli.arguments import Parser, say
+from driftvq.names import check_name
 
 COMMANDS = {
     "train": "train a tokenizer on your images, or on embedded photographs",
@@ -42,12 +44,13 @@ Each command has its own --help.
 
 def make_parser(commands: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the command line, with the arguments of the given commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="driftvq",
         description="Vector quantization that survives a moving encoder.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"driftvq {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, purpose in COMMANDS.items():
         sub = subparsers.add_parser(
@@ -65,6 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; a wrong value is one line on stderr and exit code 2."""
     as_program = argv is None
     argv = sys.argv[1:] if argv is None else argv
+    if argv and not argv[0].startswith("-"):
+        try:
+            check_name("command", argv[0], COMMANDS)
+        except ValueError as error:
+            say(f"driftvq: error: {error}")
+            return 2
     args = make_parser(argv[:1]).parse_args(argv)
     try:
         import_module(f"driftvq.cli.{args.command}").run(args)

@@ -4,8 +4,33 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from driftvq.names import nearest_names, shortened, shortened_text
 from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL
+
+LIKE = 0.6
+"""How alike a known flag must be to be proposed."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that answers for its own unknown flags, with its usage and the nearest flag that it knows."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; unlike argparse, a command's parser does not leave what it does not know to the one above it."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._unknown(next((word for word in unknown if word.startswith("-")), unknown[0])))
+        return found, unknown
+
+    def _unknown(self, word: str) -> str:
+        flag = word.partition("=")[0]
+        if not flag.startswith("-"):
+            return f"unexpected {shortened(word)}"
+        known = {name.lstrip("-"): name for name in self._option_string_actions}
+        near = nearest_names(flag.lstrip("-"), known, LIKE)
+        hint = f"did you mean {known[near[0]]}?" if near else "--help lists the known ones"
+        return f"unknown flag {shortened_text(flag)}; {hint}"
 
 
 def say(line: str) -> None:

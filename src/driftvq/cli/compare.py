@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from driftvq.experiments.request import Request
 
 EXAMPLES = """examples:
-  driftvq compare                                          embedded photographs, within ten minutes on two cores
+  driftvq compare                                          embedded photographs
   driftvq compare --seeds 3 --jobs 2                       with the spread over seeds
   driftvq compare --methods all --data my_images/          every cure for collapse, on your own images
   driftvq compare --methods vqgan_ema ns_vq --codebook-size 64 1024 8192
-  driftvq compare --data celeba_hq/ --scale paper          the paper's setting, on a GPU
+  driftvq compare --data hf:korexyz/celeba-hq-256x256 --scale paper     the paper's setting, on a GPU
   driftvq compare --dry-run                                what would be done, and how long it takes here
   driftvq compare --resume runs/x                          go on after an interruption
 

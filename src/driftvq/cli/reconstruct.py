@@ -16,8 +16,8 @@ GAP = 4
 """White pixels between an original and its reconstruction."""
 
 EXAMPLES = """examples:
-  driftvq reconstruct runs/x photo.jpg                 writes ./photo-reconstructed.png
-  driftvq reconstruct runs/x *.jpg -o out --side-by-side
+  driftvq reconstruct runs/x photo.jpg                 writes ./photo-reconstructed.png, the original at the left
+  driftvq reconstruct runs/x *.jpg -o out --alone      the reconstructions alone
 
 Nothing is overwritten.
 """
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", type=whole(1), metavar="N", help="side of the centre square (default: each image as it is)"
     )
-    parser.add_argument("--side-by-side", action="store_true", help="the original at the left of its reconstruction")
+    parser.add_argument("--alone", action="store_true", help="without the original at the left")
     add_running(parser)
 
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
                 say(f"cannot read {name}: {reason}")
             found = psnr(batch.originals, batch.images.cpu(), data_range=255).tolist() if batch.names else []
             for name, original, image, ratio in zip(batch.names, batch.originals, batch.images, found, strict=True):
-                write(places[name], original, image, args.side_by_side)
+                write(places[name], original, image, not args.alone)
                 height, width = image.shape[1:]
                 sys.stdout.write(f"{name}  {width}×{height}  PSNR {ratio:.2f} dB  {places[name]}\n")
             ratios += found

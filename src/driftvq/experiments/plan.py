@@ -82,6 +82,8 @@ def make_plan(request: Request) -> Plan:
     """
     recipe = RECIPES[check_name("recipe", request.recipe, RECIPES)]
     scale = SCALES[check_name("scale", request.scale, SCALES)]
+    if scale.name == "paper" and request.data is None:
+        raise ValueError("--scale paper needs images: --data SPEC; the embedded photographs are too few")
     methods = tuple(find_methods(request.methods or recipe.methods))
     seeds = tuple(range(request.seeds or min(recipe.seeds or scale.seeds, scale.most.get("seeds", 99))))
     conditions = _conditions(request, recipe, scale)
