@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from driftvq import functional as functional
+    from driftvq.drift_meter import DriftMeter
     from driftvq.models import VQVAE, ModelConfig
     from driftvq.quantizers import (
         BSQ,
@@ -74,6 +75,7 @@ __all__ = [
     "Details",
     "DiVeQ",
     "Directional",
+    "DriftMeter",
     "Estimator",
     "FactorizedVQ",
     "GroupedVQ",
@@ -119,6 +121,7 @@ _MODULES = {
     **dict.fromkeys(("as_llamagen", "as_open_magvit2", "as_simvq", "as_taming"), "driftvq.quantizers.adapters"),
     **dict.fromkeys(("as_dac", "as_encodec", "as_mimi"), "driftvq.quantizers.codec_adapters"),
     **dict.fromkeys(("from_taming", "from_vector_quantize_pytorch"), "driftvq.quantizers.interop"),
+    "DriftMeter": "driftvq.drift_meter",
     **dict.fromkeys(("VQVAE", "ModelConfig"), "driftvq.models"),
 }
 """Where the names live that are not in ``driftvq.quantizers``."""

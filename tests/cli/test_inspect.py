@@ -10,11 +10,11 @@ from PIL import Image
 
 from driftvq.cli import main
 from driftvq.cli.inspect import sparkline, to_text
+from driftvq.drift_meter import expected_usage
 from driftvq.inspection import drift_series, inspect_model, summarise
 from driftvq.inspection.codebook_state import (
     DONE,
     describe_codebook,
-    expected_usage,
     give_verdict,
     neighbour_distances,
 )
@@ -199,7 +199,7 @@ def test_an_unfinished_kmeans_start_is_said():
     model = make_model("vq", kmeans_init=True)
     model(torch.zeros(1, 3, 16, 16))
     report = inspect_model(model, None)
-    assert report["codebook"]["kmeans_start"] == "gathering, 16 of 128 latents"
+    assert report["codebook"]["kmeans_start"] == "gathering, 16 of 192 latents"
     assert report["verdict"]["state"] == "starting"
     model(torch.rand(8, 3, 16, 16))
     assert describe_codebook(model)["kmeans_start"] == DONE

@@ -86,6 +86,7 @@ def oracle(z, z2, c, c2):
         "winning_distance": away2.mean(),
         "quantization_error": (away2**2).mean() / spread2**2,
         "usage": (counts > 0).mean(),
+        "usage_expected": 1 - (1 - 1 / len(c)) ** n,
         "perplexity": math.exp(-(p * np.log(p)).sum()),
     }
 
@@ -245,7 +246,7 @@ def test_works_with_every_quantizer_and_says_what_it_measures(name):
     by_distance = name not in ("bsq", "fsq", "gumbel_vq", "ibq", "lfq")
     assert math.isnan(reading.follow_selected) != by_distance
     assert ("not how they follow" in meter.measures) != by_distance
-    assert ("the first" in meter.measures) == (name in ("residual_vq", "grouped_vq"))
+    assert ("the first" in meter.measures) == (name in ("residual_vq", "grouped_vq", "multi_scale_vq"))
 
 
 @pytest.mark.parametrize("make", [VQ, EMAVQ, NSVQ, TransVQ, FSQ, LFQ, GumbelVQ, ResidualVQ, GroupedVQ])
@@ -429,16 +430,45 @@ def test_a_snapshot_is_a_copy():
     assert reading.codes_moved_unselected > 0
 
 
-def test_a_reading_prints_what_to_look_at_first():
+def test_a_reading_prints_as_four_lines_with_a_verdict():
     toy = Toy()
-    assert "usage" not in str(DriftReading())
-    assert str(DriftReading()) == "nothing to measure yet"
-    toy.meter.measure()
+    for reading in (DriftReading(), toy.meter.measure()):
+        lines = str(reading).splitlines()
+        assert [line.split()[0] for line in lines] == ["latents", "cells", "codes", "verdict"]
+        assert "nan" not in str(reading).lower()
     toy.latents += 1
-    lines = str(toy.meter.measure()).splitlines()
-    assert re.fullmatch(r"latents moved, in spreads +\d\.\d+", lines[0])
-    assert re.fullmatch(r"other codes follow +0", lines[5])
-    assert len(lines) == 7, "no ages and no recent usage without a quantizer that counts them"
+    reading = toy.meter.measure()
+    lines = str(reading).splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith(f"latents  moved {reading.latents_moved:.2g} spreads, ")
+    assert f"others {reading.follow_unselected:.2f}, {reading.usage:.0%} selected by the probe" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ({}, "broken: the latents are not finite"),
+        ({"latent_spread": 1.0}, "unknown: there is no codebook, or it waits for its start"),
+        ({"usage": 0.3, "usage_expected": 0.35}, "alive: 86% of the use that the probe allows"),
+        ({"usage": 0.3, "usage_expected": 0.6}, "partly used: 50% of the use that the probe allows"),
+        (
+            {"usage": 0.9, "usage_expected": 0.9, "recent_usage": 0.1, "latents_moved": 1.0, "follow_unselected": 0.0},
+            "collapsed: 10% of the codes were selected in the last 100 steps; the other codes stay behind",
+        ),
+        (
+            {"recent_usage": 0.9, "latents_moved": 1.0, "follow_unselected": 0.0},
+            "alive: 90% of the codes were selected in the last 100 steps",
+        ),
+    ],
+)
+def test_the_verdict_is_by_training_where_it_is_known_and_else_by_what_the_probe_allows(values, verdict):
+    assert DriftReading(**({"latent_spread": 1.0} if values else {}) | values).verdict() == verdict
+
+
+def test_a_codebook_that_waits_for_its_start_is_not_accused():
+    vq = VQ(dim=8, codebook_size=64, kmeans_init=True)
+    reading = DriftMeter(nn.Identity(), vq, torch.randn(32, 8)).measure()
+    assert reading.verdict() == "unknown: there is no codebook, or it waits for its start"
 
 
 def test_the_meter_needs_no_lightning():
@@ -450,7 +480,11 @@ def test_the_example_of_the_documentation_runs(pytestconfig, capsys):
     page = (pytestconfig.rootpath / "docs" / "drift_meter.md").read_text()
     (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(snippet, "drift_meter.md", "exec"), {})
-    assert re.fullmatch(r"moved \d+\.\d\d, changed cell \d+%, follow 0.00\n", capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    (promised,) = re.findall(r"```\n(latents .*?)```", page, re.DOTALL)
+    assert [re.sub(r"[\d.e+-]+", "#", line) for line in shown.splitlines()] == [
+        re.sub(r"[\d.e+-]+", "#", line) for line in promised.splitlines()
+    ]
 
 
 def test_every_value_is_explained_in_the_documentation(pytestconfig):

@@ -73,7 +73,7 @@ def test_a_codebook_whose_start_is_under_way_is_taken_as_it_is():
     quantizer = make_quantizer("ema_vq", dim=2, codebook_size=8, kmeans_init=True)
     average = WeightAverage(quantizer, 0.9)
     for seed in range(3):
-        quantizer(torch.randn(6, 2, generator=torch.Generator().manual_seed(seed)))
+        quantizer(torch.randn(quantizer.start.needed // 3, 2, generator=torch.Generator().manual_seed(seed)))
         average.update_parameters(quantizer)
         assert torch.equal(average.module.start.pending, quantizer.start.pending)
     assert quantizer.start.done

@@ -31,6 +31,18 @@ WORDS = {
 }
 """The values to look at first, and what they are called on a screen."""
 
+ALIVE, COLLAPSED = 0.8, 0.2
+"""Usage above the first: alive; below the second: collapsed."""
+LEFT_BEHIND = 0.3
+"""Codes that follow the latents by less are left behind."""
+MOVING = 0.05
+"""Latents that move by less than this share of their spread between two readings hardly move."""
+
+
+def expected_usage(codes: int, draws: int) -> float:
+    """Share of equally likely codes that so many draws hit: what usage can be expected to reach at best."""
+    return -math.expm1(draws * math.log1p(-1 / codes)) if codes > 1 else 1.0
+
 
 @dataclass(frozen=True)
 class DriftReading:
@@ -56,6 +68,7 @@ class DriftReading:
         winning_distance: ``mean|z - c_w|``, now.
         quantization_error: ``mean|z - c_w|² / spread²``, now: 0, the codes tell everything; 1, no more than the mean.
         usage: share of the codes that the probe selects.
+        usage_expected: share that as many latents as the probe has would select of equally likely codes.
         perplexity: how many equally used codes would carry as much information about the probe.
         recent_usage: share of the codes selected in the last 100 training steps.
         age_median: training steps since a code was last selected, the median code.
@@ -80,6 +93,7 @@ class DriftReading:
     winning_distance: float = NAN
     quantization_error: float = NAN
     usage: float = NAN
+    usage_expected: float = NAN
     perplexity: float = NAN
     recent_usage: float = NAN
     age_median: float = NAN
@@ -92,6 +106,47 @@ class DriftReading:
         return asdict(self)
 
     def __str__(self) -> str:
-        """The values to look at first, one a line, as far as there is something to say."""
-        shown = {words: value for name, words in WORDS.items() if not math.isnan(value := getattr(self, name))}
-        return "\n".join(f"{words:<27}{value:10.4g}" for words, value in shown.items()) or "nothing to measure yet"
+        """Four lines: latents, cells, codes and a verdict; each says what there is to say."""
+        latents = _said(
+            ("moved {:.2g} spreads", self.latents_moved),
+            ("{:.0%} of it affine", self.affine_share),
+            ("in {:,.0f} steps", self.interval),
+            ("spread {:.3g} now", self.latent_spread),
+        )
+        cells = _said(
+            ("{:.0%} of the latents changed theirs", self.cells_changed),
+            ("{:.0%} had the codes stood still", self.cells_changed_by_latents),
+            ("quantization error {:.2g} now", self.quantization_error),
+        )
+        codes = _said(
+            ("selected ones follow {:.2f}", self.follow_selected),
+            ("others {:.2f}", self.follow_unselected),
+            ("{:.0%} selected by the probe", self.usage),
+            ("{:.0%} in the last 100 steps", self.recent_usage),
+        )
+        return "\n".join(
+            (
+                f"latents  {latents or 'not finite'}",
+                f"cells    {cells or 'nothing to compare yet'}",
+                f"codes    {codes or 'none yet'}",
+                f"verdict  {self.verdict()}",
+            )
+        )
+
+    def verdict(self) -> str:
+        """Whether the codebook is alive and why, in one sentence: by training's last 100 steps, else by the probe."""
+        if math.isnan(self.latent_spread):
+            return "broken: the latents are not finite"
+        recent = not math.isnan(self.recent_usage)
+        if not recent and math.isnan(self.usage):
+            return "unknown: there is no codebook, or it waits for its start"
+        share = self.recent_usage if recent else min(1.0, self.usage / self.usage_expected)
+        where = "of the codes were selected in the last 100 steps" if recent else "of the use that the probe allows"
+        state = "alive" if share >= ALIVE else "collapsed" if share < COLLAPSED else "partly used"
+        behind = state != "alive" and self.latents_moved >= MOVING and self.follow_unselected < LEFT_BEHIND
+        return f"{state}: {share:.0%} {where}" + ("; the other codes stay behind" if behind else "")
+
+
+def _said(*values: tuple[str, float]) -> str:
+    """What is known of some values, in a row."""
+    return ", ".join(text.format(value + 0.0) for text, value in values if not math.isnan(value))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from driftvq.drift_meter import NAN, DriftReading
+from driftvq.drift_meter import NAN, DriftReading, expected_usage
 from driftvq.drift_meter.probing import (
     Snapshot,
     bare_snapshot,
@@ -37,6 +37,7 @@ def present(now: Snapshot) -> dict[str, float]:
     if now.codebook_size > 0:
         counts_k = count_codes(now.winners, now.codebook_size)
         values |= {"usage": usage(counts_k), "perplexity": perplexity(counts_k)}
+        values["usage_expected"] = torch.tensor(expected_usage(now.codebook_size, len(z_nd)), dtype=torch.double)
     if now.by_distance and now.codebook is not None:
         away_n = (z_nd - now.codebook[now.winners].cpu().double()).norm(dim=1)
         values |= {"winning_distance": away_n.mean(), "quantization_error": away_n.square().mean() / variance}
@@ -155,11 +156,12 @@ class DriftMeter:
             if now is None:
                 self._last = None
                 return DriftReading()
-            values = present(now) | self._ages()
+            started = has_started(self.quantizer, now)
+            values = present(now if started else bare_snapshot(now.latents)) | self._ages()
             if self._last is not None and self._last.is_comparable(now):
                 values |= movement(self._last.to(now.latents.device), now)
                 values["interval"] = self._step() - self._last_step
-            self._last = now if has_started(self.quantizer, now) else None
+            self._last = now if started else None
             self._last_step = self._step()
         return DriftReading(**values)
 

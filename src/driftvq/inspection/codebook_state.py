@@ -3,13 +3,13 @@
 Shape suffixes: k codes, d dimensions, b codes of one block.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from driftvq.drift_meter import ALIVE, COLLAPSED, LEFT_BEHIND, MOVING, expected_usage
 from driftvq.drift_meter.probing import parts_of, pending_starts
 from driftvq.functional.blocks import row_blocks
 from driftvq.models import VQVAE
@@ -17,14 +17,8 @@ from driftvq.models.vqvae import code_tensors
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 
-ALIVE, COLLAPSED = 0.8, 0.2
-"""Usage above the first: alive; below the second: collapsed."""
 FALLING = 0.9
 """Usage is falling when it is below this share of its highest value."""
-LEFT_BEHIND = 0.3
-"""Codes that follow the latents by less are left behind."""
-MOVING = 0.05
-"""Latents that move by less than this share of their spread between two readings hardly move."""
 UNEVEN = 0.1
 """Perplexity below this share of the codes: a few of them do most of the work."""
 
@@ -51,11 +45,6 @@ def give_verdict(report: Mapping[str, Any]) -> dict[str, str]:
     state = _state(share, report)
     reasons = [f"{share:.{0 if share >= 0.1 else 1}%} of the codes are in use {source}", *_reasons(state, report)]
     return {"state": state, "why": "; ".join(reasons)}
-
-
-def expected_usage(codes: int, draws: int) -> float:
-    """Share of equally likely codes that so many draws hit: what usage can be expected to reach at best."""
-    return -math.expm1(draws * math.log1p(-1 / codes)) if codes > 1 else 1.0
 
 
 def _usage(report: Mapping[str, Any]) -> tuple[float | None, str]:

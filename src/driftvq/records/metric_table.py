@@ -72,6 +72,7 @@ DRIFT = {
     "latent_spread": "Spread of the latents",
     "winning_distance": "Distance of the latents to their code",
     "usage": "Share of the codes that the probe selects",
+    "usage_expected": "Share that the probe would select of equally likely codes",
     "perplexity": "Perplexity of the codes on the probe",
     "recent_usage": "Share of the codes selected in the last 100 steps",
     "age_median": "Steps since a code was last selected, median",
