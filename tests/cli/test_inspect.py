@@ -201,7 +201,7 @@ def test_an_unfinished_kmeans_start_is_said():
     report = inspect_model(model, None)
     assert report["codebook"]["kmeans_start"] == "gathering, 16 of 192 latents"
     assert report["verdict"]["state"] == "starting"
-    model(torch.rand(8, 3, 16, 16))
+    model(torch.rand(11, 3, 16, 16))
     assert describe_codebook(model)["kmeans_start"] == DONE
 
 
