@@ -421,6 +421,40 @@ def test_compiles_into_one_graph(case: Case) -> None:
         )
 
 
+STARTED = [Case(name, {"kmeans_init": True}) for name in ("ema_vq", "cvq", "trans_vq")]
+SMALL = {name: {"num_quantizers": 2} for name in ("residual_vq", "multi_scale_vq")}
+
+
+@pytest.mark.parametrize("case", [*(Case(name, SMALL.get(name, {})) for name in QUANTIZERS), *STARTED], ids=str)
+def test_a_compiled_graph_takes_latents_that_are_not_finite_as_masked(case: Case) -> None:
+    """With some of them, with none and with nothing else."""
+    vq = case.make()
+    twin = copy.deepcopy(vq)
+    torch._dynamo.reset()
+    compiled = torch.compile(vq, fullgraph=True, backend="aot_eager")
+    column = torch.arange(32).expand(4, 32)
+    some, none, all_of_them = (column < 3) | (column > 6), column >= 0, column < 0
+    for step, mask in enumerate((some, some, none, all_of_them)):
+        x = case.latents(seed=step)
+        bad = torch.where(mask[..., None], x, torch.nan)
+        bad[:, 4] = torch.where(mask[:, 4, None], x[:, 4], torch.inf)
+        bad[:, 5, 1:] = x[:, 5, 1:]  # a single NaN
+        results = []
+        for module, arguments in ((compiled, (bad.requires_grad_(),)), (twin, (x.requires_grad_(), mask))):
+            torch.manual_seed(step)
+            results.append(module(*arguments))
+            if results[-1].loss.requires_grad:
+                results[-1].loss.backward()
+        assert torch.equal(results[0].indices, results[1].indices)
+        assert torch.equal(results[0].quantized.isnan().all(dim=-1), ~mask)
+        assert results[0].quantized[mask].isfinite().all()
+        for (name, a), b in zip(state(vq).items(), state(twin).values(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=f"{name} at step {step}")
+    for (name, a), b in zip(vq.named_parameters(), twin.parameters(), strict=True):
+        if b.grad is not None:
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def _draws_random_numbers(case: Case) -> bool:
     return any(word in str(case) for word in ("gumbel", "diveq", "directional", "space_filling", "sampled")) or bool(
         case.options.get("quantizer_dropout")

@@ -14,7 +14,7 @@ from driftvq.quantizers.arguments import positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
-from driftvq.quantizers.finite import FiniteCheck
+from driftvq.quantizers.finite import FiniteCheck, finite_rows, is_seen_at_once
 from driftvq.quantizers.recomputation import advance_, recomputing
 from driftvq.quantizers.statistics import WithStatistics
 from driftvq.quantizers.steps import Call, Details, LossTerms, QuantizerOutput, Selection, Step
@@ -78,6 +78,9 @@ class Quantizer(WithStatistics):
 
         Returns:
             ``quantized`` like x, int64 ``indices`` of the positions' shape, and the scalar ``loss``.
+
+        Latents that are NaN or infinite are refused. Where that cannot be at once (in a compiled graph, or on a device
+        whose next call refuses them), they are NaN in ``quantized``, have the index -1 and count for nothing else.
         """
         return self._quantize(x, mask, lens, freeze)[0]
 
@@ -155,11 +158,17 @@ class Quantizer(WithStatistics):
         self._check_finite(x_nd)
         if self.training and world_size() > 1 and not self._agreed:
             self._agree_()
+        trains = self.training and not freeze
+        finite_n = finite_rows(x_nd) if trains and not is_seen_at_once(x_nd) else None
+        if finite_n is not None:
+            x_nd = torch.where(finite_n[:, None], x_nd, 0)
+            valid_n = finite_n if valid_n is None else finite_n & valid_n
         with torch.autocast(x.device.type, enabled=False):
-            trains = self.training and not freeze
             step = self._run(x_nd, Call(shape, valid_n, trains, trains and not recomputing(), levels))
             if step.call.learns:
                 self._teach_(step)
+        if finite_n is not None:  # nothing is hidden from whoever reads the result
+            step = step._replace(quantized=torch.where(finite_n[:, None], step.quantized, torch.nan))
         return self._output(step, x.dtype), step
 
     def _run(self, x_nd: Tensor, call: Call) -> Step:

@@ -226,4 +226,5 @@ class CodebookQuantizer(Quantizer):
     @torch.no_grad()
     def _start_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
         codes_kd, made = self.start(z_nd, valid_n)
-        change_where_(made, self.book, lambda: self.book.set_(codes_kd))
+        tensors = (*self.book.parameters(), *self.book.buffers())
+        change_where_(made, tensors, lambda: self.book.set_(codes_kd))

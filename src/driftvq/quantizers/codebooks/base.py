@@ -4,7 +4,7 @@ Shape suffixes: n latents, k codes, d dimensions.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -173,10 +173,12 @@ def initial_codes(codebook_size: int, dim: int) -> Tensor:
     return torch.empty(codebook_size, dim).uniform_(-1 / codebook_size, 1 / codebook_size)
 
 
-def change_where_(condition: Tensor, module: nn.Module, change: Callable[[], object]) -> None:
-    """Let a module's tensors change where a boolean scalar says so, without a branch or a host read."""
-    tensors = [*module.parameters(), *module.buffers()]
-    before = [tensor.clone() for tensor in tensors]
+def change_where_(condition: Tensor, tensors: Iterable[Tensor], change: Callable[[], object]) -> None:
+    """Let these tensors change where a boolean scalar says so, without a branch or a host read.
+
+    All of them are written, so none may be one that a graph made before still needs for its gradient.
+    """
+    before = [(tensor, tensor.clone()) for tensor in tensors]
     change()
-    for tensor, kept in zip(tensors, before, strict=True):
+    for tensor, kept in before:
         tensor.copy_(torch.where(condition, tensor, kept))

@@ -180,7 +180,7 @@ class FollowingCodes(Codebook):
         reach = (batch.unit / batch.total.clamp(min=1)).sqrt()
         limit = torch.where(batch.total > 0, OUTLIER * reach, self.limit.to(reach))
         if isinstance(look, Tensor):
-            change_where_(look, self, lambda: self._frame_(limit))
+            change_where_(look, self.buffers(), lambda: self._frame_(limit))
         else:
             self._frame_(limit)
 
