@@ -19,10 +19,20 @@ from driftvq import VQVAE, ModelConfig, make_quantizer
 from driftvq.drift_meter import DriftMeter
 from driftvq.functional import dead_codes, kmeans, perplexity, usage
 from driftvq.metrics import CodeCounter, polynomial_mmd, psnr, ssim
+from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.training.objective import Adversary
 from driftvq.training.validation import ValidationSums, WeightAverage
-from tests.quantizers.cases import CASES, Case
+from tests.quantizers.cases import CASES, DEFAULTS, Case
 
+COMPOSITES = ("residual_vq", "grouped_vq", "multi_scale_vq")
+LEFT_OUT = [
+    *(Case(name, {"quantizer": quantizer}) for name in COMPOSITES for quantizer in ("vq", "ema_vq")),
+    *(
+        Case(case.name, {"kmeans_init": False} if isinstance(case.make(), CodebookQuantizer) else {})
+        for case in DEFAULTS
+        if case.name not in (*COMPOSITES, "cvq")  # whose anchors rounding decides
+    ),
+]
 TIMEOUT_SECONDS = 120
 pytestmark = pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
@@ -53,6 +63,22 @@ def quantize(place: Place, case: Case) -> list[Any]:
     out = vq(x)
     assert out.indices.device == place.device
     return [out.indices, out.quantized, vq.indices_to_codes(out.indices), vq.recent_usage(), *vq.readings().values()]
+
+
+def leave_out(place: Place, case: Case) -> list[Any]:
+    """NaN latents on the device, masked ones on the CPU: the same state, and the device's next call says so."""
+    vq = case.make()
+    place.move_(vq)
+    mask = torch.arange(32).expand(4, 32) > 2
+    for step in range(4):
+        x = case.latents(seed=step)
+        if place.device.type == "cpu":
+            vq(x, mask)
+            continue
+        vq(place.tensor(torch.where(mask[..., None], x, torch.nan), True))
+        with pytest.raises(ValueError, match="those of an earlier call were not; they moved no code"):
+            vq(place.tensor(x, True))
+    return [*vq.buffers(), *vq.parameters()]
 
 
 def grow(place: Place, name: str) -> list[Any]:
@@ -115,6 +141,7 @@ def measure(place: Place) -> list[Any]:
 
 CHECKS: dict[str, Callable[[Place], list[Any]]] = {
     **{str(case): lambda place, case=case: quantize(place, case) for case in CASES},
+    **{f"leave out {case}": lambda place, case=case: leave_out(place, case) for case in LEFT_OUT},
     **{f"grow {name}": lambda place, name=name: grow(place, name) for name in ("ns_vq", "trans_vq", "ema_vq")},
     "train": train,
     "measure": measure,

@@ -422,7 +422,7 @@ def test_compiles_into_one_graph(case: Case) -> None:
 
 
 STARTED = [Case(name, {"kmeans_init": True}) for name in ("ema_vq", "cvq", "trans_vq")]
-SMALL = {name: {"num_quantizers": 2} for name in ("residual_vq", "multi_scale_vq")}
+SMALL = {"residual_vq": {"num_quantizers": 2}, "multi_scale_vq": {"scales": (4,)}}
 
 
 @pytest.mark.parametrize("case", [*(Case(name, SMALL.get(name, {})) for name in QUANTIZERS), *STARTED], ids=str)

@@ -79,8 +79,8 @@ class Quantizer(WithStatistics):
         Returns:
             ``quantized`` like x, int64 ``indices`` of the positions' shape, and the scalar ``loss``.
 
-        Latents that are NaN or infinite are refused. Where that cannot be at once (in a compiled graph, or on a device
-        whose next call refuses them), they are NaN in ``quantized``, have the index -1 and count for nothing else.
+        Latents that are NaN or infinite are refused: at once on the CPU, elsewhere by the next call. Until then they
+        move no code and are NaN in ``quantized``. A compiled graph does the same and never refuses them.
         """
         return self._quantize(x, mask, lens, freeze)[0]
 
@@ -128,6 +128,11 @@ class Quantizer(WithStatistics):
         self.level = level if self.fixed_grid else None
 
     @property
+    def leaves_out(self) -> bool:
+        """Whether latents that are not finite move nothing, without a mask that costs launches."""
+        return False
+
+    @property
     @abstractmethod
     def codebook(self) -> Tensor:
         """The codebook in use, ``(codebook_size, codebook_dim)``."""
@@ -159,7 +164,7 @@ class Quantizer(WithStatistics):
         if self.training and world_size() > 1 and not self._agreed:
             self._agree_()
         trains = self.training and not freeze
-        finite_n = finite_rows(x_nd) if trains and not is_seen_at_once(x_nd) else None
+        finite_n = self._finite(x_nd) if trains else None
         if finite_n is not None:
             x_nd = torch.where(finite_n[:, None], x_nd, 0)
             valid_n = finite_n if valid_n is None else finite_n & valid_n
@@ -170,6 +175,12 @@ class Quantizer(WithStatistics):
         if finite_n is not None:  # nothing is hidden from whoever reads the result
             step = step._replace(quantized=torch.where(finite_n[:, None], step.quantized, torch.nan))
         return self._output(step, x.dtype), step
+
+    def _finite(self, x_nd: Tensor) -> Tensor | None:
+        """Which latents are finite ``(n,)``, where Python cannot know and the method has to be told; None: all."""
+        if is_seen_at_once(x_nd) or (self.leaves_out and not torch.compiler.is_compiling()):
+            return None
+        return finite_rows(x_nd)
 
     def _run(self, x_nd: Tensor, call: Call) -> Step:
         """Project, select and project back, without learning."""

@@ -117,6 +117,10 @@ class CodebookQuantizer(Quantizer):
         self._frozen = frozen
         self.book.freeze_(frozen)
 
+    @property
+    def leaves_out(self) -> bool:
+        return self.book.leaves_out
+
     def readings(self) -> dict[str, float]:
         return self.book.readings()
 

@@ -130,6 +130,10 @@ class CompositeQuantizer(Quantizer):
         parts = [self.part(number).readings() for number in range(self.parts)]
         return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
 
+    @property
+    def leaves_out(self) -> bool:
+        return all(quantizer.leaves_out for quantizer in self._inner())
+
     def _inner(self) -> list[Quantizer]:
         return [self.part(number) for number in range(self.parts)]
 

@@ -52,7 +52,8 @@ def is_seen_at_once(x: Tensor) -> bool:
 def finite_rows(x_nd: Tensor) -> Tensor:
     """Which latents are finite in all dimensions ``(n,)``, without asking the device."""
     # The largest magnitude is NaN where any is, and takes one launch where isfinite().all() takes five.
-    return torch.linalg.vector_norm(x_nd.detach(), ord=float("inf"), dim=1) < torch.inf
+    largest_n: Tensor = torch.linalg.vector_norm(x_nd.detach(), ord=float("inf"), dim=1)
+    return largest_n < torch.inf
 
 
 def is_traced(x: Tensor) -> bool:

@@ -71,6 +71,10 @@ class MultiScaleVQ(ResidualVQ):
             **options,
         )
 
+    @property
+    def leaves_out(self) -> bool:
+        return False  # one latent would spoil the mean of its cell
+
     def tokens(self, indices: Tensor) -> list[Tensor]:
         """The indices of each level on its own grid, ``b h_j w_j``; where no position of a cell is valid, -1."""
         self._check_indices(indices)

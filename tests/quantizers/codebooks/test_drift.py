@@ -157,7 +157,7 @@ def test_the_loss_and_its_gradient_agree_with_numpy_and_finite_differences(count
     def loss(weight: Array, bias: Array) -> float:
         return float(np.square(went - along(weight, bias)).mean())
 
-    found = drift.loss(seen)
+    found = drift.loss(seen, unit=torch.tensor(4.0))
     found.backward()
     assert found.item() == pytest.approx(loss(weight, bias))
     for values, gradient in ((weight, layer.weight.grad), (bias, layer.bias.grad)):
@@ -170,7 +170,7 @@ def test_the_loss_and_its_gradient_agree_with_numpy_and_finite_differences(count
             values[place] += 1e-6
             expected[place] = (ends[0] - ends[1]) / 2e-6
         assert np.abs(expected).max() > 1e-3
-        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(4 * gradient, expected, rtol=1e-5, atol=1e-8)
 
 
 def test_the_affine_drift_has_nothing_to_train() -> None:

@@ -88,12 +88,14 @@ class Codebook(nn.Module):
         training_state: buffers that say how training goes on and change nothing in evaluation.
         by_gradient: whether an optimizer moves the codes.
         takes_choices: whether :meth:`match` can be told the codes instead of searching the nearest.
+        leaves_out: whether latents that are not finite move nothing, without a mask.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {}
     training_state: ClassVar[tuple[str, ...]] = ()
     by_gradient: ClassVar[bool] = False
     takes_choices: ClassVar[bool] = True
+    leaves_out: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

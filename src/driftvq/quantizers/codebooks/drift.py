@@ -144,7 +144,7 @@ class Drift(Part):
         joint_pd.addmm_(gram_pp, step_pd - self.velocity, alpha=-1)
         self.velocity.lerp_(step_pd, news.to(self.velocity))
 
-    def loss(self, seen: Seen) -> Tensor:
+    def loss(self, seen: Seen, unit: Tensor) -> Tensor:
         """How far the field misses what the latents did since: the embedding loss of ``c + f(c) (W + V)``.
 
         With ``y = f(c) (W + V)``, of which g y was applied: ``mean |Δ - (1 - g) y|²``, and its gradient by f.
@@ -157,7 +157,9 @@ class Drift(Part):
             left_rd = torch.addcmul(rows.away, rows.number[:, None], moved_rd * ahead, value=-1)
             total = seen.counted.sum().clamp(min=1) * seen.away.shape[1]
             missed = (seen.away.square().sum() - ahead * ((rows.away + left_rd) * moved_rd).sum()) / total
-            slope_rp = left_rd @ (field_pd.t() * (-2 / total))
+            # The unit goes in before the product: a compiler repeats what is cheap for the gradient, and would then
+            # read buffers that have moved on.
+            slope_rp = left_rd @ (field_pd.t() * (-2 / (total * unit)))
         change = (rows.features * slope_rp).sum()
         return missed + (change - change.detach())
 

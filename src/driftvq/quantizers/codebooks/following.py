@@ -70,6 +70,7 @@ class FollowingCodes(Codebook):
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "memory": halved}
     training_state: ClassVar[tuple[str, ...]] = ("memory", "seen", "horizon", "origin", "spread", "limit", "phase")
+    leaves_out: ClassVar[bool] = True
     codes: Tensor
     memory: Tensor
     seen: Tensor
@@ -93,8 +94,8 @@ class FollowingCodes(Codebook):
         self.register_buffer("spread", torch.ones(()))
         self.register_buffer("limit", torch.ones(()))
         self.register_buffer("phase", torch.zeros((), dtype=torch.int64))
-        self.clock = {"phase": 0, "ahead": False}
-        """What ``phase`` is, where Python can see it, and whether the buffer has still to be told."""
+        self.clock = {"phase": 0, "ahead": False, "behind": False}
+        """What ``phase`` is, where Python can see it; whether the buffer has still to be told, or knows better."""
         self.parts = nn.ModuleDict(dict(parts))
         self.set_(codes_kd)
 
@@ -114,8 +115,8 @@ class FollowingCodes(Codebook):
             seen = self._look(z_nd, winners_n, codes_nd, valid_n)
         for part in self._parts():
             seen = part.prepare(seen)
-        errors = [part.loss(seen) for part in self._parts() if part.trained]
-        return Match(winners_n, codes_nd, self._scale_free(sum(errors[1:], errors[0])) if errors else None, seen)
+        errors = [part.loss(seen, self._usual(z_nd)) for part in self._parts() if part.trained]
+        return Match(winners_n, codes_nd, self._in_latents(sum(errors[1:], errors[0])) if errors else None, seen)
 
     def _look(self, z_nd: Tensor, winners_n: Tensor, codes_nd: Tensor, valid_n: Tensor | None) -> Seen:
         """The latents beside their codes; a latent that is not finite does not count."""
@@ -167,11 +168,15 @@ class FollowingCodes(Codebook):
         per_code = 1 if world_size() > 1 else latents // len(self.codes)
         interval = LONGEST_INTERVAL if per_code >= LONGEST_INTERVAL else 2 if per_code >= 2 else 1
         if torch.compiler.is_compiling():
+            self.pack_()
+            self.clock["behind"] = True
             due, look = self.phase % interval == 0, self.phase <= 0
             self.phase.copy_(torch.where(self.phase + 1 == LOOK_INTERVAL, 0, self.phase + 1))
             return interval, due, look
+        if self.clock["behind"]:
+            self.agree_()
         now = self.clock["phase"]
-        self.clock = {"phase": 0 if now + 1 == LOOK_INTERVAL else now + 1, "ahead": True}
+        self.clock.update(phase=0 if now + 1 == LOOK_INTERVAL else now + 1, ahead=True)
         return interval, now % interval == 0, now <= 0
 
     def _look_again_(self, batch: Batch, look: Tensor | bool) -> None:
@@ -203,11 +208,14 @@ class FollowingCodes(Codebook):
         self.seen += total
         self.memory.mul_(torch.exp(total / self.horizon)).add_(counts_k)
 
-    def _scale_free(self, error: Tensor) -> Tensor:
-        """``s² · error`` with the gradient of ``error / mean away²``, which is the same for latents of any scale."""
+    def _usual(self, z_nd: Tensor) -> Tensor:
+        """``mean away²``: in this unit the gradient of an error is the same for latents of any scale."""
+        return ((self.limit / OUTLIER).square() / self.codes.shape[1]).to(z_nd)
+
+    def _in_latents(self, error: Tensor) -> Tensor:
+        """``s² · error``, with the gradient of the error."""
         value = error.detach()
-        usual = (self.limit / OUTLIER).square() / self.codes.shape[1]
-        return value * self.spread.square() + (error - value) / usual.to(error)
+        return value * self.spread.square() + (error - value)
 
     def _parts(self) -> list[Part]:
         return [part for part in self.parts.values() if isinstance(part, Part)]
@@ -218,7 +226,7 @@ class FollowingCodes(Codebook):
         self.memory.fill_(MIN_MEMORY)
         self._frame_(self.limit)
         self.limit.fill_(torch.finfo(self.limit.dtype).max)
-        self.clock = {"phase": -FIRST_LOOKS, "ahead": False}
+        self.clock.update(phase=-FIRST_LOOKS, ahead=False)
         self.phase.fill_(-FIRST_LOOKS)
         for part in self._parts():
             part.reset_()
@@ -236,7 +244,7 @@ class FollowingCodes(Codebook):
 
     def agree_(self) -> None:
         if not self.phase.is_meta:
-            self.clock = {"phase": int(self.phase), "ahead": False}
+            self.clock = {"phase": int(self.phase), "ahead": False, "behind": False}
 
 
 def make_parts(names: Sequence[str], make_drift: Callable[[], Drift]) -> dict[str, Part]:

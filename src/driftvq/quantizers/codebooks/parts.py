@@ -97,8 +97,8 @@ class Part(nn.Module):
         """Add what the part makes of the latents, once for its loss and its sums."""
         return seen
 
-    def loss(self, seen: Seen) -> Tensor:
-        """The term by which the part is trained, a mean over dimensions."""
+    def loss(self, seen: Seen, unit: Tensor) -> Tensor:
+        """The term by which the part is trained, a mean over dimensions, with the gradient of ``term / unit``."""
         raise NotImplementedError
 
     def rescale_(self, ratio: Tensor) -> None:

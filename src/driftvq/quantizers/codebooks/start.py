@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from driftvq.functional import Metric, kmeans
 from driftvq.quantizers.distributed import from_first_process, gather_rows, row_counts, world_size
+from driftvq.quantizers.finite import finite_rows
 
 GATHERED, USED = 3, 2
 """Latents per code that are gathered, and how many of them k-means uses: the latest, since the encoder moves on."""
@@ -69,12 +70,13 @@ class KMeansStart(nn.Module):
     def gather_(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor | None:
         """Take in a batch; :meth:`forward` without the operator around it."""
         latents = z_nd if valid_n is None else z_nd[valid_n]
+        latents = latents[finite_rows(latents)]
         if self.metric == "cosine":
             latents = F.normalize(latents, dim=1)
         latents = gather_rows(latents, row_counts(latents))
         missing = self.needed - len(self.pending)
         if len(latents) > missing:  # from all over the batch, and not from its first images
-            latents = latents[torch.linspace(0, len(latents) - 1, missing, device=latents.device).round().long()]
+            latents = latents[torch.arange(missing, device=latents.device) * len(latents) // missing]
         self.pending = torch.cat([self.pending.to(latents), latents])
         if len(self.pending) == 0:
             return None
