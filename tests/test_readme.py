@@ -1,3 +1,4 @@
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -40,3 +41,20 @@ def test_links_in_the_documentation_lead_somewhere(pytestconfig: pytest.Config) 
             if not target.startswith("http") and not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(root)} -> {target}")
     assert not broken
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_results(pytestconfig: pytest.Config) -> None:
+    text, results = (pytestconfig.rootpath / "README.md").read_text(), pytestconfig.rootpath / "docs" / "results"
+    tables = {name: json.loads((results / f"{name}.json").read_text()) for name in ("benchmark-step", "collapse-now")}
+    step = {row[0]: row for row in tables["benchmark-step"]["rows"]}
+    assert f"| {step['NSVQ'][1]} ms | {step['peer EMA'][1]:,} ms |" in text
+    assert f"| {step['NSVQ'][4]} MB | {step['peer EMA'][4]:,} MB |" in text
+    now = tables["collapse-now"]
+    (relocated,) = [
+        row[now["columns"].index("relocated")] for row in now["rows"] if row[:5] == [1024, 64, 16, 1, "NSVQ"]
+    ]
+    assert f"relocated to latents, {relocated:,} times" in text
+    page = (pytestconfig.rootpath / "docs" / "living_codebooks.md").read_text()  # made from the results
+    worst = dict(re.findall(r"^\| ([^|]+) \| [\d.]+ \| ([\d.]+) \| K ", page, re.MULTILINE))
+    told = f"| {worst['NSVQ']} dB | {worst['EMA']} dB; with replacement below 2: {worst['EMA + replacement below 2']}; "
+    assert told + f"tuned to batch and K: {worst['EMA + replacement below half of N/K']} |" in text

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from vector_quantize_pytorch import VectorQuantize
 
+from driftvq import NSVQ
 from tests.quantizers import vector_quantize_shim as shim
 
 DIM, SIZE, SHAPE, IMAGE = 16, 32, (1, 96, 16), (1, 16, 6, 6)
@@ -245,3 +247,18 @@ def test_the_commitment_is_that_of_valid_latents_among_the_codes(
     assert torch.equal(chosen, distances.argmin(dim=2))
     assert torch.allclose(breakdown.commitment, (latents - codes).square().mean())
     assert torch.allclose(loss, 0.7 * breakdown.commitment)
+
+
+@pytest.mark.parametrize("codebook_dim", [None, 4])
+def test_the_round_trip_of_images_is_exact_and_the_peers_too_without_a_projection(codebook_dim: int | None) -> None:
+    x = torch.randn(IMAGE)
+    ours = NSVQ(DIM, SIZE, codebook_dim=codebook_dim, channel_first=True).eval()
+    quantized, indices, _ = ours(x)
+    assert torch.equal(ours.indices_to_codes(indices), quantized)
+    peer = VectorQuantize(DIM, SIZE, codebook_dim=codebook_dim, accept_image_fmap=True).eval()
+    quantized, indices, _ = peer(x)
+    if codebook_dim is None:
+        assert torch.equal(peer.get_output_from_indices(indices), quantized)
+    else:
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            peer.get_output_from_indices(indices)
