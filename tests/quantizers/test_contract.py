@@ -632,3 +632,11 @@ def test_what_is_no_tensor_with_values_is_refused_by_name(name: str) -> None:
         with pytest.raises(ValueError, match="must be a whole number of at least 1, got '"):
             make_quantizer(name, **argument)
     assert all(torch.equal(value, before[key]) for key, value in vq.state_dict().items())
+
+
+def test_lengths_in_a_list_are_refused_before_anything_changes() -> None:
+    vq = make_quantizer("ema_vq", dim=4, codebook_size=8)
+    before = state(vq)
+    with pytest.raises(ValueError, match="lens must be a tensor of integers, got list"):
+        vq(torch.randn(2, 3, 4), lens=[1, 2])
+    assert same(state(vq), before)

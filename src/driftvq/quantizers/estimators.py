@@ -112,8 +112,11 @@ class Directional(Estimator):
         return match.winners, directional(z_nd, match.codes, self._noise(z_nd, match.codes))
 
     def _noise(self, z_nd: Tensor, codes_nd: Tensor) -> Tensor:
-        scale = masked_mse(z_nd.detach(), codes_nd.detach()).mul(self.variance).sqrt()
-        return torch.randn_like(z_nd) * scale
+        away_nd = (z_nd - codes_nd).detach()
+        if away_nd.numel() == 0:
+            return away_nd
+        largest = away_nd.abs().amax().clamp(min=torch.finfo(away_nd.dtype).tiny)  # squares of large ones overflow
+        return torch.randn_like(z_nd) * ((away_nd / largest).square().mean().mul(self.variance).sqrt() * largest)
 
 
 @dataclass(frozen=True)
