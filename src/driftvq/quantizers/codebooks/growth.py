@@ -59,6 +59,7 @@ def split_busiest(codebook_kd: Tensor, busyness_k: Tensor, old_size: int, most: 
         most: codes wanted.
         seed: of the steps; the same in all processes.
     """
+    codebook_kd = codebook_kd.to(torch.promote_types(codebook_kd.dtype, torch.float32))  # no distances in half
     count = min(most, max(1, int(MOST_PER_ROUND * len(codebook_kd))))
     parents_m = busyness_k.topk(count).indices
     generator = torch.Generator().manual_seed(seed)

@@ -1,0 +1,130 @@
+"""Whatever is done to a quantizer, in whatever order, it stays whole: a state machine for every registered one."""
+
+import copy
+import io
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from driftvq import QUANTIZERS, Quantizer, make_quantizer
+from driftvq.quantizers.codebook import CodebookQuantizer
+
+DIM, SIZE, MOST = 4, 16, 40
+DTYPES = [torch.float32, torch.float64, torch.bfloat16]
+
+
+class Life(RuleBasedStateMachine):
+    """Train, evaluate, save and load, copy, grow, freeze and move between dtypes."""
+
+    name = "vq"
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.vq: Quantizer = make_quantizer(self.name, dim=DIM, codebook_size=SIZE)
+
+    def latents(self, count: int, seed: int) -> torch.Tensor:
+        dtype = next((value.dtype for value in self.vq.parameters()), torch.float32)
+        return torch.randn(count, DIM, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+    @rule(count=st.sampled_from([0, 1, 40]), seed=st.integers(0, 99))
+    def train(self, count: int, seed: int) -> None:
+        steps = int(self.vq.step)
+        quantized, indices, loss = self.vq.train()(self.latents(count, seed).requires_grad_())
+        assert quantized.shape == (count, DIM)
+        assert len(indices) == count
+        assert loss.isfinite()
+        assert int(self.vq.step) == steps + 1
+
+    @rule(seed=st.integers(0, 99))
+    def evaluate(self, seed: int) -> None:
+        before = copy.deepcopy(self.vq.state_dict())
+        x = self.latents(9, seed)
+        first, second = self.vq.eval()(x), self.vq(x)
+        assert torch.equal(first.quantized, second.quantized)
+        assert torch.equal(self.vq.indices_to_codes(first.indices).to(x.dtype), first.quantized)
+        assert all(torch.equal(value, before[name]) for name, value in self.vq.state_dict().items())
+
+    @rule()
+    def save_and_load(self) -> None:
+        file = io.BytesIO()
+        torch.save(self.vq.state_dict(), file)
+        file.seek(0)
+        loaded = copy.deepcopy(self.vq)
+        for value in loaded.state_dict().values():
+            value.zero_()
+        loaded.load_state_dict(torch.load(file, weights_only=True))
+        self.same_as(loaded)
+
+    @rule()
+    def duplicate(self) -> None:
+        self.same_as(copy.deepcopy(self.vq))
+
+    def same_as(self, other: Quantizer) -> None:
+        """Another is equal in all it has and all it does; it takes the quantizer's place."""
+        x, mode = self.latents(9, 5), self.vq.training
+        assert torch.equal(other.eval()(x).quantized, self.vq.eval()(x).quantized)
+        state = self.vq.state_dict()
+        assert all(torch.equal(value, state[name]) for name, value in other.state_dict().items())
+        self.vq = other.train(mode)
+
+    @precondition(lambda self: isinstance(self.vq, CodebookQuantizer) and self.vq.start.done)
+    @rule(more=st.integers(1, 9))
+    def grow(self, more: int) -> None:
+        assert isinstance(self.vq, CodebookQuantizer)
+        size = self.vq.codebook_size
+        old, wanted = self.vq.codebook.detach().clone(), min(MOST, size + more)
+        try:
+            self.vq.grow_(wanted)
+        except ValueError:  # where new codes would change the others
+            wanted = size
+        assert self.vq.codebook.shape == (wanted, self.vq.codebook_dim)
+        assert torch.equal(self.vq.codebook[:size], old)
+
+    @precondition(lambda self: isinstance(self.vq, CodebookQuantizer))
+    @rule(frozen=st.booleans())
+    def freeze(self, frozen: bool) -> None:
+        assert isinstance(self.vq, CodebookQuantizer)
+        self.vq.freeze_codebook = frozen
+        if frozen:
+            before = self.vq.codebook.detach().clone()
+            self.vq.train()(self.latents(40, 3))
+            assert torch.equal(self.vq.codebook, before)
+
+    @rule(dtype=st.sampled_from(DTYPES))
+    def move(self, dtype: torch.dtype) -> None:
+        self.vq.to(dtype)
+
+    @invariant()
+    def is_finite(self) -> None:
+        assert all(value.isfinite().all() for value in self.vq.state_dict().values() if value.is_floating_point())
+
+
+def live(name: str, examples: int, steps: int) -> None:
+    machine = type(f"Life of {name}", (Life,), {"name": name})
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=checks,
+            derandomize=True,
+            database=None,
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_a_short_life(name: str) -> None:
+    live(name, examples=3, steps=12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_a_long_life(name: str) -> None:
+    live(name, examples=60, steps=40)
