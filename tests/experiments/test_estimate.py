@@ -33,7 +33,7 @@ def test_speed_is_measured_for_each_method(monkeypatch):
 
 
 def test_when_it_takes_long_what_is_not_measured_is_taken_for_the_slowest(monkeypatch):
-    clock = itertools.count(0.0, 20.0)
+    clock = itertools.count(0.0, 10.0)
     monkeypatch.setattr("driftvq.experiments.estimate.time.monotonic", lambda: next(clock))
     speeds = iter((0.5, 0.25))
     monkeypatch.setattr("driftvq.experiments.estimate._training_seconds", lambda cell: next(speeds))
