@@ -4,6 +4,7 @@ from torch import nn
 
 from driftvq import QUANTIZERS
 from driftvq.models import NETWORKS, VQVAE, ModelConfig
+from driftvq.models.model_config import RESERVED
 from driftvq.models.networks import build_quantizer, option_names
 from tests.limits import ends_within
 from tests.quantizers.cases import VARIANTS
@@ -178,7 +179,7 @@ def test_every_quantizer_builds_from_the_default_config(name):
 @pytest.mark.parametrize("name", QUANTIZERS)
 def test_every_option_that_is_tested_elsewhere_is_known(name):
     for options in VARIANTS.get(name, []):
-        options = {key: value for key, value in options.items() if key != "dim"}
+        options = {key: value for key, value in options.items() if key not in RESERVED}
         config = ModelConfig(quantizer=name, code_dim=12, codebook_size=64, quantizer_options=options)
         assert set(options) <= set(option_names(name, options))
         assert type(build_quantizer(config)) is QUANTIZERS[name]

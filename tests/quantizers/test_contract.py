@@ -629,7 +629,7 @@ def test_what_is_no_tensor_with_values_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match="indices must be a tensor of integers that has values, got list"):
         vq.indices_to_codes([1, 2])
     for argument in ({"dim": "8", "codebook_size": 64}, {"dim": 8, "codebook_size": "64"}):
-        with pytest.raises(ValueError, match="must be a whole number of at least 1, got '"):
+        with pytest.raises(ValueError, match=r"must be a whole number of at least 1, got '(8|64)'"):
             make_quantizer(name, **argument)
     assert all(torch.equal(value, before[key]) for key, value in vq.state_dict().items())
 

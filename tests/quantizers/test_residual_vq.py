@@ -91,6 +91,7 @@ def test_takes_a_maker_instead_of_a_name() -> None:
     ("options", "message"),
     [
         ({"num_quantizers": 0}, "num_quantizers must be a whole number of at least 1, got 0"),
+        ({"codebook_dim": "4"}, "codebook_dim must be a whole number of at least 1, got '4'"),
         ({"quantizer": "vqq"}, "unknown quantizer 'vqq'"),
         ({"dropout_min_levels": 9}, "dropout_min_levels must lie between 1 and 4, got 9"),
         ({"dropout_per": "token"}, "dropout_per must be one of 'batch', 'sample', got 'token'"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -194,9 +194,14 @@ def joined(steps: Sequence[Step]) -> Step:
     return steps[0]._replace(selection=selection)
 
 
+def is_several(value: object) -> TypeGuard[Sequence[int]]:
+    """Whether a value has a number for each part; a text is a sequence too, but of no numbers."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def per_part(name: str, value: int | Sequence[int], parts: int) -> tuple[int, ...]:
     """A number for each part: one for all, or a sequence of them."""
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * parts
+    values = tuple(value) if is_several(value) else (value,) * parts
     if len(values) != parts:
         raise ValueError(f"{name} must be one number or {parts}, one for each quantizer; got {values}")
     return tuple(positive_int(name, each) for each in values)

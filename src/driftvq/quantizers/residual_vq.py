@@ -1,7 +1,7 @@
 """Residual quantization (Zeghidour et al., 2021: SoundStream)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from driftvq.quantizers.arguments import in_range, one_of, positive_int
 from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
-from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, per_part, side_by_side
+from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, is_several, per_part, side_by_side
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, Details, QuantizerOutput, Selection, Step
 
@@ -67,8 +67,8 @@ class ResidualVQ(CompositeQuantizer):
         **options: Any,
     ) -> None:
         levels = positive_int("num_quantizers", _levels(num_quantizers, codebook_size, codebook_dim))
-        each, outer_dim = [options] * levels, codebook_dim if isinstance(codebook_dim, int) else None
-        if isinstance(codebook_dim, Sequence):
+        each, outer_dim = [options] * levels, cast("int | None", None if is_several(codebook_dim) else codebook_dim)
+        if is_several(codebook_dim):
             if shared_codebook:
                 raise ValueError(f"a shared codebook has one codebook_dim, got {tuple(codebook_dim)}")
             each = [{**options, "codebook_dim": own} for own in per_part("codebook_dim", codebook_dim, levels)]
@@ -248,5 +248,5 @@ def _levels(
     """As many as are asked for, or as the sequences are long."""
     if num_quantizers is not None:
         return num_quantizers
-    lengths = [len(each) for each in (codebook_size, codebook_dim) if isinstance(each, Sequence)]
+    lengths = [len(each) for each in (codebook_size, codebook_dim) if is_several(each)]
     return lengths[0] if lengths else 4
