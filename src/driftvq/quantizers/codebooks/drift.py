@@ -55,10 +55,20 @@ class Drift(Part):
         applied: 0, and g of the latest step.
         evidence: recent means of the field's square, and of its product with what the next batch showed, in shares of
             the latents' squared distance from their codes.
+        rates: how fast the fit and the velocity are forgotten, per latent; ridge: R of the fit. Both never change.
         until: square of the number of steps until a code is selected again, on average, over :data:`FOLLOWED_SHARE`.
     """
 
-    training_state: ClassVar[tuple[str, ...]] = ("moments", "velocity", "field", "applied", "evidence", "until")
+    training_state: ClassVar[tuple[str, ...]] = (
+        "moments",
+        "velocity",
+        "field",
+        "applied",
+        "evidence",
+        "until",
+        "rates",
+        "ridge",
+    )
     moments: Tensor
     velocity: Tensor
     field: Tensor
@@ -79,10 +89,10 @@ class Drift(Part):
         self.register_buffer("evidence", torch.zeros(2))
         self.register_buffer("until", torch.ones(()))
         forgetting, groups = -1 / (MEMORY * features.count), features.groups()
-        self.register_buffer("rates", torch.tensor([forgetting, forgetting / PERSISTENCE]), persistent=False)
+        self.register_buffer("rates", torch.tensor([forgetting, forgetting / PERSISTENCE]))
         # As if the features of each kind together had mean square 1: n of them are divided by √n.
         ridge_p = torch.cat([torch.full((n,), float(n)) for n in groups]) * (RIDGE * len(groups) / features.count)
-        self.register_buffer("ridge", ridge_p.diag(), persistent=False)
+        self.register_buffer("ridge", ridge_p.diag())
         self.reset_()
 
     @property

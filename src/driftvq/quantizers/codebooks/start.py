@@ -52,6 +52,8 @@ class KMeansStart(nn.Module):
         """Mirrors ``finished`` in Python, where a compiled graph can branch on it."""
         self.register_buffer("finished", torch.tensor(float(done)))
         self.pending = torch.zeros(0, dim, device="cpu")  # no loader would bring it to life if it were on no device
+        self.latest: tuple[Tensor, Tensor] | None = None
+        """What the latest step made of it, for a backward pass that computes the step again."""
         self._enter()
 
     def _enter(self) -> None:
@@ -77,7 +79,10 @@ class KMeansStart(nn.Module):
         missing = self.needed - len(self.pending)
         if len(latents) > missing:  # from all over the batch, and not from its first images
             latents = latents[torch.arange(missing, device=latents.device) * len(latents) // missing]
-        self.pending = torch.cat([self.pending.to(latents), latents])
+        if len(self.pending):
+            near = self.pending.device == latents.device and self.pending.dtype == latents.dtype
+            latents = torch.cat([self.pending if near else self.pending.to(latents), latents])
+        self.pending = latents
         if len(self.pending) == 0:
             return None
         if len(self.pending) < self.needed:
@@ -152,14 +157,17 @@ _STARTS: WeakValueDictionary[int, KMeansStart] = WeakValueDictionary()
 @torch.library.custom_op("driftvq::start_codes", mutates_args=("finished",))
 def _start_op(z_nd: Tensor, valid_n: Tensor | None, finished: Tensor, number: int) -> tuple[Tensor, Tensor]:
     start = _STARTS[number]
+    if torch._C._current_graph_task_id() != -1 and start.latest is not None:
+        return start.latest[0].clone(), start.latest[1].clone()  # a backward pass asks for this step again
     if finished > 0:
         start.finish_()
         codes_kd = None
     else:
         codes_kd = start.gather_(z_nd, valid_n)
         finished.fill_(start.done)
-    made = torch.tensor(codes_kd is not None, device=z_nd.device)
-    return (z_nd.new_zeros(start.codebook_size, z_nd.shape[1]) if codes_kd is None else codes_kd), made
+    made = z_nd.new_full((), codes_kd is not None, dtype=torch.bool)
+    start.latest = (z_nd.new_zeros(start.codebook_size, z_nd.shape[1]) if codes_kd is None else codes_kd, made)
+    return start.latest[0].clone(), made.clone()
 
 
 @_start_op.register_fake
