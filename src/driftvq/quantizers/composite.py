@@ -169,7 +169,7 @@ class CompositeQuantizer(Quantizer):
         sizes = self.sizes_per_index[: indices.shape[-1]]
         if len(set(sizes)) == 1 or torch.compiler.is_compiling():
             return
-        wrong = indices >= torch.tensor(sizes, device=indices.device)
+        wrong = torch.stack([indices[..., place] >= size for place, size in enumerate(sizes)], dim=-1)
         if wrong.any():
             raise ValueError(f"indices must be less than {sizes} at their places, got {indices[wrong][0].item()}")
 
