@@ -39,6 +39,7 @@ class AveragedCodes(Codebook):
     def __init__(self, codebook_size: int, dim: int, decay: float, eps: float, threshold: float) -> None:
         super().__init__()
         self.decay, self.eps, self.threshold = decay, eps, threshold
+        self.leaves_out = threshold == 0  # a latent that takes over a code has to be finite
         codes_kd = initial_codes(codebook_size, dim)
         self.register_buffer("codes", codes_kd)
         self.register_buffer("cluster_size", torch.ones(codebook_size))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from driftvq.functional import masked_mse, nearest
 from driftvq.quantizers.codebooks.growth import Rule
 from driftvq.quantizers.distributed import sum_over_processes
+from driftvq.quantizers.finite import finite_rows, is_seen_at_once
 
 
 class Match(NamedTuple):
@@ -71,10 +72,13 @@ class Lesson(NamedTuple):
         return sum_over_processes(counts_k)[0]
 
     def sums(self, codebook_size: int) -> tuple[Tensor, Tensor]:
-        """The :meth:`counts` and the sums of these latents ``(k, d)``."""
+        """The :meth:`counts` and the sums of these latents ``(k, d)``, without those that are not finite."""
         rows_nv = torch.cat([self.latents, self.latents.new_ones(len(self.latents), 1)], dim=1)
-        if self.valid is not None:
-            rows_nv = torch.where(self.valid[:, None], rows_nv, 0)
+        valid_n = self.valid
+        if valid_n is None and not is_seen_at_once(self.latents):
+            valid_n = finite_rows(self.latents)
+        if valid_n is not None:
+            rows_nv = torch.where(valid_n[:, None], rows_nv, 0)
         sums_kv = rows_nv.new_zeros(codebook_size, rows_nv.shape[1]).index_add_(0, self.winners, rows_nv)
         sums_kv = sum_over_processes(sums_kv)[0]
         return sums_kv[:, -1], sums_kv[:, :-1]
@@ -95,7 +99,7 @@ class Codebook(nn.Module):
     training_state: ClassVar[tuple[str, ...]] = ()
     by_gradient: ClassVar[bool] = False
     takes_choices: ClassVar[bool] = True
-    leaves_out: ClassVar[bool] = False
+    leaves_out: bool = False
 
     def __init__(self) -> None:
         super().__init__()

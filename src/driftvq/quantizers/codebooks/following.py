@@ -70,7 +70,7 @@ class FollowingCodes(Codebook):
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "memory": halved}
     training_state: ClassVar[tuple[str, ...]] = ("memory", "seen", "horizon", "origin", "spread", "limit", "phase")
-    leaves_out: ClassVar[bool] = True
+    leaves_out: bool = True
     codes: Tensor
     memory: Tensor
     seen: Tensor
