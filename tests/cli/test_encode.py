@@ -41,7 +41,7 @@ def test_decode_of_encode_is_reconstruct_pixel_for_pixel(size, batch_size, model
     names = list(open_tokens(tmp_path / "tokens").names())
     assert sorted(names) == sorted(SIZES)
     images = [photos / name for name in names]
-    assert run("reconstruct", model, *images, "-o", tmp_path / "direct", *size, *batch_size) == 0, (
+    assert run("reconstruct", model, *images, "--alone", "-o", tmp_path / "direct", *size, *batch_size) == 0, (
         capsys.readouterr().err
     )
     decoded = sorted((tmp_path / "out").rglob("*.png"))

