@@ -127,7 +127,7 @@ def test_any_setting_of_a_training_can_be_set_and_varied(monkeypatch):
         "t",
         "q",
         ("vq",),
-        {"kmeans_batches": 3},
+        {"val_every": 3},
         conditions=(Condition({"loss": "mse", "clip": 0.5}), Condition({"loss": "mse", "clip": 2.0})),
     )
     monkeypatch.setitem(RECIPES, "x", recipe)
@@ -136,7 +136,7 @@ def test_any_setting_of_a_training_can_be_set_and_varied(monkeypatch):
         ("loss mse, clip 0.5", 0.5),
         ("loss mse, clip 2", 2.0),
     ]
-    assert {cell.config.kmeans_batches for cell in cells} == {3}
+    assert {cell.config.val_every for cell in cells} == {3}
     assert [cell.name for cell in cells] == [f"vq--k1024-d64-b16-lossmse-clip{clip}--seed0" for clip in ("0.5", "2")]
 
 

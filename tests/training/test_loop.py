@@ -23,7 +23,6 @@ CASES: dict[str, dict[str, Any]] = {
         "quantizer": "ema_vq",
         "quantizer_options": ["kmeans_init=true"],
         "codebook_size": 400,
-        "kmeans_batches": 1,
     },
 }
 MORE_CASES: dict[str, dict[str, Any]] = {

@@ -164,7 +164,7 @@ SCALES = {
             without_weights=True,
             seeds=1,
             kmeans_images=8,
-            overrides={**_SMOKE, "epochs": None, "loss": "mse", "kmeans_batches": 4},
+            overrides={**_SMOKE, "epochs": None, "loss": "mse"},
             sweeps={"codebook_size": (16, 32), "batch_size": (2, 4)},
             most={
                 "codebook_size": 32,

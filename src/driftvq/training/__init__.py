@@ -6,10 +6,10 @@ from driftvq.names import importer
 from driftvq.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from driftvq.training.codebook_start import settle_
+    from driftvq.training.rest import settle_
     from driftvq.training.run import TrainResult, train
 
 __all__ = ["TrainConfig", "TrainResult", "settle_", "train"]
 
-__getattr__ = importer(__name__, {"TrainResult": "run", "train": "run", "settle_": "codebook_start"})
+__getattr__ = importer(__name__, {"TrainResult": "run", "train": "run", "settle_": "rest"})
 """A config can be read without torch."""

@@ -84,9 +84,6 @@ class TrainConfig:
     weight_ema: float = _setting(
         "training", 0.0, "decay of the moving average of the weights that is validated and saved; 0: none"
     )
-    kmeans_batches: int = _setting(
-        "training", 64, "batches at most for the k-means start of the codebook before the first step", least=0
-    )
     warm_up: int = _setting(
         "training", 0, "first steps as a plain autoencoder, before the quantizer sees a latent; in one process", least=0
     )

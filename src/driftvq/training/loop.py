@@ -13,11 +13,11 @@ from lightning.fabric import Fabric
 
 from driftvq.data import ImageBatch, to_float, to_uint8
 from driftvq.drift_meter import DriftMeter
-from driftvq.drift_meter.probing import pending_starts, undisturbed
+from driftvq.drift_meter.probing import undisturbed
 from driftvq.models import VQVAE
 from driftvq.progress import Progress
 from driftvq.training.checkpoints import random_state, save_checkpoint, seed_all, set_random_state
-from driftvq.training.codebook_start import SETTLING_PASSES, Inputs, rest_, settle_, settling_batches, start_codebook_
+from driftvq.training.rest import SETTLING_PASSES, Inputs, rest_, settle_, settling_batches
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision
 from driftvq.training.logs import RunLog, SkippedImages, shown_values, training_values
@@ -87,7 +87,10 @@ class TrainingLoop:
 
     def run_from(self, checkpoint: Path | None) -> None:
         """Train from a checkpoint, or from the beginning, to the last step."""
-        self.start() if checkpoint is None else self.load(checkpoint)
+        if checkpoint is not None:
+            self.load(checkpoint)
+        else:  # from here on random numbers depend on the seed and the step alone
+            seed_all(self.config.seed + self.fabric.global_rank)
         if self.finished:
             self.say(f"{self.run} is already at step {self.step} of {self.steps}: nothing to do")
             return
@@ -110,25 +113,9 @@ class TrainingLoop:
                 self.keep(any_process(signals.requested, self.fabric.device))
             self.stop_if(any_process(signals.requested, self.fabric.device))  # asked for during the last checkpoint
 
-    def start(self) -> None:
-        """Before the first step; from here on random numbers depend on the seed and the step alone."""
-        if self.config.warm_up == 0:
-            self.start_codebook()
-        seed_all(self.config.seed + self.fabric.global_rank)
-
-    def start_codebook(self) -> None:
-        """Give the codebook its start, before the first step that quantises."""
-        if self.config.kmeans_batches > 0 and pending_starts(self.model.quantizer):
-            batches = self.images.start_batches()
-            inputs = (self.validation.inputs(self.fabric.to_device(batch.images)) for batch in batches)
-            with batches, self.fabric.autocast():
-                self.say(start_codebook_(self.model, inputs, self.config.kmeans_batches))
-
     def train_step(self, batches: Iterator[ImageBatch]) -> None:
         """One step of the optimizer, on ``accumulate`` batches."""
         config, self.step = self.config, self.step + 1
-        if config.warm_up and self.step == config.warm_up + 1:
-            self.start_codebook()
         if not self.resting and self.step > self.steps - round(config.settle * self.steps):
             self.settle()
         adversary = self.adversary if self.adversary is not None and self.adversary.active(self.step) else None

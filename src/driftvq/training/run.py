@@ -90,8 +90,8 @@ def _dated(quantizer: str) -> Path:
     return folder
 
 
-START_SEED = 2**31
-"""Added to the seed for the batches of the k-means start, so that it sees an order of its own."""
+RESTING_SEED = 2**32
+"""Added to the seed for the batches on which a codebook settles, so that they have an order of their own."""
 
 
 @dataclass(frozen=True)
@@ -135,13 +135,9 @@ class RunImages:
         """From batch ``start`` on, counted from 0."""
         return self._training_batches(self.config.seed, start, self.config.workers)
 
-    def start_batches(self) -> Batches:
-        """Training images in another order than that of training."""
-        return self._training_batches(self.config.seed + START_SEED, 0, 0)
-
     def resting_batches(self, count: int) -> "RepeatedBatches":
         """So many batches of training images, the same whenever they are gone through."""
-        return RepeatedBatches(partial(self._training_batches, self.config.seed + 2 * START_SEED, 0, 0), count)
+        return RepeatedBatches(partial(self._training_batches, self.config.seed + RESTING_SEED, 0, 0), count)
 
     def val_batches(self) -> Batches:
         """The same images each time; a process may have fewer batches than another, or none."""
