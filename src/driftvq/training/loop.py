@@ -17,11 +17,11 @@ from driftvq.drift_meter.probing import undisturbed
 from driftvq.models import VQVAE
 from driftvq.progress import Progress
 from driftvq.training.checkpoints import random_state, save_checkpoint, seed_all, set_random_state
-from driftvq.training.rest import SETTLING_PASSES, Inputs, rest_, settle_, settling_batches
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision
 from driftvq.training.logs import RunLog, SkippedImages, shown_values, training_values
 from driftvq.training.objective import Objective, StepOutput, make_adversary, make_reconstruction_loss
+from driftvq.training.rest import SETTLING_PASSES, Inputs, rest_, settle_, settling_batches
 from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, StopSignals
 from driftvq.training.validation import BestModel, ValidationSums, WeightAverage
 
