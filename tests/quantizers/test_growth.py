@@ -8,9 +8,9 @@ from torch import Tensor
 
 from driftvq import FSQ, NSVQ, ResidualVQ, make_quantizer
 from driftvq.functional import nearest
-from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer
+from driftvq.quantizers.quantizer import Quantizer
 
 GROWING: list[tuple[str, dict[str, Any]]] = [
     ("vq", {"kmeans_init": True}),

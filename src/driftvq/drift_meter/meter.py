@@ -25,8 +25,8 @@ from driftvq.drift_meter.probing import (
     undisturbed,
 )
 from driftvq.functional import Metric, count_codes, drift_moments, fit_drift, nearest, perplexity, usage
-from driftvq.quantizers.arguments import positive_int
-from driftvq.quantizers.base import Quantizer
+from driftvq.names import positive_int
+from driftvq.quantizers.quantizer import Quantizer
 
 
 def present(now: Snapshot) -> dict[str, float]:

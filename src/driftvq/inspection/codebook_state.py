@@ -14,8 +14,8 @@ from driftvq.drift_meter.probing import parts_of, pending_starts
 from driftvq.functional.blocks import row_blocks
 from driftvq.models import VQVAE
 from driftvq.models.vqvae import code_tensors
-from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.quantizer import Quantizer
 
 FALLING = 0.9
 """Usage is falling when it is below this share of its highest value."""

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from driftvq.models.model_config import ModelConfig
 from driftvq.models.networks import NETWORKS, build_quantizer
 from driftvq.names import check_name
-from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.quantizer import Quantizer
 
 RANGE_SLACK = 1e-3
 """How far images may leave [-1, 1]: the rounding of a conversion, not a wrong range."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from driftvq.functional import count_codes, perplexity
-from driftvq.quantizers.base import Quantizer
+from driftvq.quantizers.quantizer import Quantizer
 
 RECENT_STEPS = 100
 """Training steps over which usage is reported."""

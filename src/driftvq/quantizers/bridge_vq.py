@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-from driftvq.quantizers.arguments import positive_int
+from driftvq.names import positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.networks import CodeBridge
 from driftvq.quantizers.codebooks.transformed import TransformedCodes

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from driftvq.functional import Metric, masked_mse, nearest_few, straight_through
-from driftvq.quantizers.arguments import in_range, positive_int
-from driftvq.quantizers.base import Quantizer, project
+from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson, change_where_
 from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
@@ -20,6 +19,7 @@ from driftvq.quantizers.codebooks.sampling import take_over
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import is_sharded, with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
+from driftvq.quantizers.quantizer import Quantizer, project
 from driftvq.quantizers.recomputation import Past, may_be_recomputed, recomputing
 from driftvq.quantizers.steps import Call, Selection, Step
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from driftvq.quantizers.arguments import positive_int
-from driftvq.quantizers.base import Quantizer
+from driftvq.names import positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson
+from driftvq.quantizers.quantizer import Quantizer
 from driftvq.quantizers.recomputation import advance_
 from driftvq.quantizers.registry import make_quantizer
 from driftvq.quantizers.steps import LossTerms, Selection, Step
@@ -25,7 +25,7 @@ class CompositeQuantizer(Quantizer):
     Indices have one more dimension: those of the first quantizer, of the second and so on.
 
     Args:
-        dim, codebook_dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
+        dim, codebook_dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
         codebook_size: codes of each quantizer, or a sequence, one number for each.
         parts: how many quantizers.
         part_dim: dimension that each works on.

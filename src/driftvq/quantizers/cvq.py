@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from driftvq.functional import gumbel_softmax, highest_logit
-from driftvq.quantizers.arguments import in_range, one_of
+from driftvq.names import in_range, one_of
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.codebooks.growth import Rule, halved

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import Metric
-from driftvq.quantizers.arguments import in_range
+from driftvq.names import in_range
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.averaged import AveragedCodes, UnitAveragedCodes
 from driftvq.quantizers.registry import register

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from driftvq.functional import straight_through
-from driftvq.quantizers.arguments import in_range, positive_int
-from driftvq.quantizers.base import Quantizer
+from driftvq.names import in_range, positive_int
+from driftvq.quantizers.quantizer import Quantizer
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, Selection
 
@@ -36,7 +36,7 @@ class FSQ(Quantizer):
         slope: a; 0.8 makes it iFSQ, whose bound is ``2σ(1.6 z) - 1 = tanh(0.8 z)``: latents that are normally
             distributed then use all levels about equally.
         symmetric: codes from -1 to 1 in equal steps, for even numbers of levels too.
-        channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
+        channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     fixed_grid: ClassVar[bool] = True

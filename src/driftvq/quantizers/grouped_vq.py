@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftvq.quantizers.arguments import positive_int
+from driftvq.names import positive_int
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, side_by_side
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, LossTerms, Selection
@@ -27,7 +27,7 @@ class GroupedVQ(CompositeQuantizer):
         quantizer: name of the inner quantizer, or what makes one.
         shared_codebook: one codebook serves all groups.
         options: arguments of the inner quantizers.
-        dim, codebook_dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
+        dim, codebook_dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     def __init__(

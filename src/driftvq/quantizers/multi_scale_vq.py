@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.quantizers.arguments import positive_int
+from driftvq.names import positive_int
 from driftvq.quantizers.composite import MakeQuantizer
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.residual_vq import ResidualVQ
@@ -38,7 +38,7 @@ class MultiScaleVQ(ResidualVQ):
         shared_codebook: one codebook serves all levels, as in VAR.
         codebook_size, codebook_dim, quantizer, options: see :class:`ResidualVQ`.
         quantizer_dropout, dropout_per, dropout_min_levels, dropout_multiple_of: see there, among the options.
-        dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`; at most three axes of positions.
+        dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`; at most three axes of positions.
 
     VAR interpolates bicubically and convolves the result; here it is linear, for audio and video too.
     """

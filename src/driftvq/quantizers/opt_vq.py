@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import distance_spread, highest_logit, masked_mse, mean_assignment, square_moments
-from driftvq.quantizers.arguments import in_range, positive_int
+from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson, Match
 from driftvq.quantizers.codebooks.growth import Rule, copied

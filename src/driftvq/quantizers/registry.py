@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from driftvq.names import check_name
-from driftvq.quantizers.base import Quantizer
+from driftvq.quantizers.quantizer import Quantizer
 
 QUANTIZERS: dict[str, type[Quantizer]] = {}
 """Every registered quantizer; the contract tests run on each of them."""

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from driftvq.quantizers.arguments import in_range, one_of, positive_int
-from driftvq.quantizers.base import Quantizer
+from driftvq.names import in_range, one_of, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, is_several, per_part, side_by_side
+from driftvq.quantizers.quantizer import Quantizer
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, Details, QuantizerOutput, Selection, Step
 
@@ -44,7 +44,7 @@ class ResidualVQ(CompositeQuantizer):
         beam_size: how many ways to begin are kept from level to level, so that the levels together come nearest to the
             latent; 1: each level takes its nearest code. May be set later; quantizers with a codebook only.
         options: arguments of the inner quantizers.
-        dim, channel_first: see :class:`driftvq.quantizers.base.Quantizer`.
+        dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     searches_beams: ClassVar[bool] = True
@@ -99,7 +99,7 @@ class ResidualVQ(CompositeQuantizer):
         freeze: bool = False,
         levels: int | None = None,
     ) -> QuantizerOutput:
-        """Quantize latents: :meth:`driftvq.quantizers.base.Quantizer.forward`.
+        """Quantize latents: :meth:`driftvq.quantizers.quantizer.Quantizer.forward`.
 
         Args:
             x, mask, lens, freeze: see there.

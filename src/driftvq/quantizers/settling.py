@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.quantizers.base import Quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.sampling import draw_rows
 from driftvq.quantizers.distributed import sum_over_processes
+from driftvq.quantizers.quantizer import Quantizer
 
 
 class SettlingCodes(Codebook):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, Unpack
 
-from driftvq.quantizers.arguments import one_of, positive_int
+from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.drift import Drift
 from driftvq.quantizers.codebooks.features import NetworkFeatures

@@ -1,13 +1,14 @@
-"""Vanilla vector quantization (van den Oord et al., 2017)."""
+"""Vanilla vector quantization (van den Oord et al., 2017), and that of directions in few dimensions."""
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
+import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import orthogonal_loss
-from driftvq.quantizers.arguments import in_range
+from driftvq.functional import Metric, orthogonal_loss
+from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.trained import TrainedCodes
+from driftvq.quantizers.codebooks.trained import TrainedCodes, UnitCodes
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, Selection
 
@@ -55,3 +56,30 @@ class VQ(CodebookQuantizer):
         term = orthogonal_loss(self.codebook if call.trains else self.codebook.detach())
         loss, terms = selection.loss + self.orthogonal_weight * term, selection.terms or {}
         return selection._replace(loss=loss, terms={**terms, "orthogonality": term})
+
+
+@register("factorized_vq")
+class FactorizedVQ(CodebookQuantizer):
+    """Factorised codes (Yu et al., 2022: ViT-VQGAN), the paper's VQGAN-FC: few dimensions, compared by cosine.
+
+    ``win = argmax_k ẑ·ĉ_k`` with ``ẑ = W z / |W z|``;  ``loss = mse(sg ẑ, ĉ) + β · mse(ẑ, sg ĉ)``
+
+    Codes and latents have unit length; the output is the winning code, projected back to ``dim``.
+
+    Args:
+        codebook_dim: dimension of the codes, 8 unless ``dim`` is smaller.
+        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
+    """
+
+    metric: ClassVar[Metric] = "cosine"
+
+    def __init__(
+        self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
+    ) -> None:
+        super().__init__(
+            dim, codebook_size, min(positive_int("dim", dim), 8) if codebook_dim is None else codebook_dim, **options
+        )
+        self._own(UnitCodes(codebook_size, self.codebook_dim))
+
+    def to_code_space(self, z_nd: Tensor) -> Tensor:
+        return F.normalize(z_nd, dim=1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from driftvq.functional import gaussian, moments, wasserstein_loss
-from driftvq.quantizers.arguments import in_range
+from driftvq.names import in_range
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Match
 from driftvq.quantizers.codebooks.trained import TrainedCodes

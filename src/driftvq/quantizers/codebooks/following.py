@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import nearest
-from driftvq.quantizers.arguments import one_of, positive_int
+from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson, Match, change_where_, initial_codes
 from driftvq.quantizers.codebooks.drift import Drift
 from driftvq.quantizers.codebooks.growth import Rule, between, halved

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import Kernel, kernel_codebook_loss, spread_gradient
-from driftvq.quantizers.arguments import in_range
+from driftvq.names import in_range
 from driftvq.quantizers.codebooks.base import Lesson, Match
 from driftvq.quantizers.codebooks.trained import TrainedCodes
 

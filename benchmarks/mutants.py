@@ -1,0 +1,271 @@
+"""Mutation test of the heart: one small fault at a time in ``functional/`` and ``quantizers/``; does a test fail?
+
+``python benchmarks/mutants.py --count 80 --seed 0`` draws the faults, tries each in a copy of the sources against the
+tests of its module, then against the contract, and lists those that no test noticed.
+"""
+
+import argparse
+import ast
+import io
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import hypothesis  # noqa: F401 - loaded once, before processes are made; driftvq is loaded in each of them
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("functional", "quantizers")
+LEFT_OUT = ("__init__.py", "triton_search.py")
+"""Nothing to compute, and a kernel that only a GPU runs."""
+CONTRACT = "tests/quantizers/test_contract.py"
+TYPICAL = ("ns_vq", "ema_vq", "lfq", "residual_vq")
+"""Quantizers that take part for a module which registers none: codes that follow, averages, a grid, several."""
+NS_FORMS = " ".join(f"quantizers/ns_vq_{form}" for form in ("paper", "published", "delta_e", "sequel"))
+TESTS = {
+    "functional/blocks.py": "functional/search",
+    "functional/precision.py": "functional/transport functional/scoring",
+    "quantizers/codebook.py": "quantizers/vq quantizers/start quantizers/growth",
+    "quantizers/composite.py": "quantizers/residual_vq quantizers/grouped_vq",
+    "quantizers/statistics.py": "quantizers/lives",
+    "quantizers/codebooks/averaged.py": "quantizers/ema_vq quantizers/cosine_ema_vq",
+    "quantizers/codebooks/base.py": "quantizers/following quantizers/vq",
+    "quantizers/codebooks/features.py": "quantizers/codebooks/drift quantizers/trans_vq",
+    "quantizers/codebooks/following.py": "quantizers/following quantizers/ns_vq",
+    "quantizers/codebooks/growth.py": "quantizers/growth",
+    "quantizers/codebooks/kernel.py": NS_FORMS,
+    "quantizers/codebooks/networks.py": "quantizers/trans_vq_paper quantizers/trans_vq_published quantizers/trans_vq",
+    "quantizers/codebooks/parts.py": "quantizers/codebooks/drift quantizers/codebooks/winners",
+    "quantizers/codebooks/start.py": "quantizers/start",
+    "quantizers/codebooks/trained.py": "quantizers/vq quantizers/factorized_vq",
+}
+"""Where a module's tests have another name than it."""
+SECONDS = 300
+"""A run that takes longer says nothing."""
+
+OPERATORS = {
+    ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">",
+    ast.Eq: "!=", ast.NotEq: "==", ast.And: "or", ast.Or: "and",
+}  # fmt: skip
+NAMES = {"sum": "mean", "mean": "sum", "min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin"}
+NAMES |= {"minimum": "maximum", "maximum": "minimum", "amin": "amax", "amax": "amin", "any": "all", "all": "any"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: what stands between two places of a file, and what is put there instead."""
+
+    path: Path
+    line: int
+    begin: int
+    end: int
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT / 'src/driftvq')}:{self.line}: {self.old!r} → {self.new!r}"
+
+    def source(self) -> str:
+        """The file with the fault."""
+        text = self.path.read_text(encoding="utf-8")
+        return text[: self.begin] + self.new + text[self.end :]
+
+
+class Finder(ast.NodeVisitor):
+    """Every place of a file where a fault could be, but for types, texts, decorators and errors."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.text, self.found = path, path.read_text(encoding="utf-8"), list[Mutant]()
+        lines = self.text.splitlines(keepends=True)
+        self.starts = [0]
+        for line in lines:
+            self.starts.append(self.starts[-1] + len(line))
+        self.lines = lines
+        self.visit(ast.parse(self.text))
+
+    def _place(self, line: int, column: int) -> int:
+        """A position in characters; ast counts bytes."""
+        return self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode())
+
+    def _span(self, node: ast.AST) -> tuple[int, int]:
+        assert isinstance(node, ast.expr | ast.stmt | ast.keyword)
+        return self._place(node.lineno, node.col_offset), self._place(node.end_lineno or 0, node.end_col_offset or 0)
+
+    def _add(self, line: int, begin: int, end: int, new: str) -> None:
+        self.found.append(Mutant(self.path, line, begin, end, self.text[begin:end], new))
+
+    def _between(self, left: ast.expr, right: ast.expr, operator: ast.AST) -> None:
+        new = OPERATORS.get(type(operator))
+        if new is None:
+            return
+        begin, end = self._span(left)[1], self._span(right)[0]
+        gap = self.text[begin:end]
+        old = gap.strip(" \n()")
+        if "#" not in gap and old:
+            start = begin + gap.index(old)
+            self._add(self.text.count("\n", 0, start) + 1, start, start + len(old), new)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if node.name in ("_", "extra_repr", "__repr__"):  # shapes for the compiler, and texts
+            return
+        for default in (*node.args.defaults, *(each for each in node.args.kw_defaults if each is not None)):
+            self.visit(default)
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        return
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        return
+
+    def visit_If(self, node: ast.If) -> None:
+        begin, end = self._span(node.test)
+        self._add(node.lineno, begin, end, f"not ({self.text[begin:end]})")
+        self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call):
+            self._add(node.lineno, *self._span(node), "pass")
+            self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        self._between(node.left, node.right, node.op)
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        self._between(node.values[0], node.values[1], node.op)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        self._between(node.left, node.comparators[0], node.ops[0])
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, ast.USub | ast.Not):
+            begin = self._span(node)[0]
+            self._add(node.lineno, begin, begin + (1 if isinstance(node.op, ast.USub) else len("not ")), "")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        value = node.value
+        if isinstance(value, bool):
+            self._add(node.lineno, *self._span(node), str(not value))
+        elif isinstance(value, int):
+            self._add(node.lineno, *self._span(node), str(value + 1))
+        elif isinstance(value, float):
+            self._add(node.lineno, *self._span(node), repr(value * 2 if value else 1.0))
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Attribute):
+            end, name = self._span(node.func)[1], node.func.attr
+            if name in NAMES:
+                self._add(node.end_lineno or 0, end - len(name), end, NAMES[name])
+            elif name in ("detach", "clone") and not node.args:
+                self._add(node.end_lineno or 0, end - len(f".{name}"), self._span(node)[1], "")
+        for keyword in node.keywords:
+            if keyword.arg in ("min", "max"):
+                begin = self._span(keyword)[0]
+                self._add(keyword.lineno, begin, begin + 3, NAMES[keyword.arg])
+        self.generic_visit(node)
+
+
+def all_mutants(parts: list[str]) -> list[Mutant]:
+    """Every fault that could be tried, in files whose path contains one of the parts."""
+    files = [path for room in ROOMS for path in sorted((ROOT / "src/driftvq" / room).rglob("*.py"))]
+    chosen = [path for path in files if path.name not in LEFT_OUT and any(part in str(path) for part in parts)]
+    return [mutant for path in chosen for mutant in Finder(path).found]
+
+
+def tests_of(path: Path) -> Iterator[tuple[str, ...]]:
+    """Where a fault of this file should be noticed: by the tests of its module, else by the contract.
+
+    Of the contract the minutes that compilers take are left out.
+    """
+    name = path.relative_to(ROOT / "src/driftvq")
+    registered = re.findall(r'@register\("(\w+)"\)', path.read_text(encoding="utf-8"))
+    usual = " ".join(f"quantizers/{each}" for each in registered) or str(name.with_suffix(""))
+    own = [Path("tests", test) for test in TESTS.get(str(name), usual).split()]
+    files = (test.with_name(f"test_{test.name}.py") for test in own)
+    there = tuple(str(test) for test in files if (ROOT / test).exists())
+    if there:
+        yield there
+    cases = " or ".join(f"{each}]" for each in registered or TYPICAL)
+    yield CONTRACT, "-k", f"not compile and not graph and ({cases})"
+
+
+def _run_tests(sources: str, tests: tuple[str, ...]) -> None:
+    """In a process of its own: exit code 0 if every test passes."""
+    os.chdir(ROOT)
+    os.environ["PYTHONPATH"] = f"{sources}{os.pathsep}{ROOT}"
+    sys.path[:0] = [sources, str(ROOT)]
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        code = pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-W", "ignore", *tests])
+    os._exit(int(code))
+
+
+def try_out(mutant: Mutant, copy: Path) -> str:
+    """``noticed`` if a test fails with the fault, ``SURVIVED`` if none does, ``too long`` if nobody knows."""
+    place = copy / mutant.path.relative_to(ROOT / "src")
+    place.write_text(mutant.source(), encoding="utf-8")
+    try:
+        for tests in tests_of(mutant.path):
+            process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(str(copy), tests))
+            process.start()
+            process.join(SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+                return "too long"
+            if process.exitcode != 0:
+                return "noticed "
+        return "SURVIVED"
+    finally:
+        shutil.copyfile(mutant.path, place)
+
+
+def main() -> None:
+    """Draw, try, tell."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=80, help="faults to try; 0: list how many there could be")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="PART", help="files whose path contains this")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    mutants = all_mutants(args.only)
+    drawn = random.Random(args.seed).sample(mutants, min(args.count, len(mutants)))
+    found: dict[Mutant, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        for number, mutant in enumerate(drawn, start=1):
+            started = time.monotonic()
+            found[mutant] = try_out(mutant, copy)
+            print(f"{number:3} {found[mutant]} {mutant}  ({time.monotonic() - started:.0f} s)", flush=True)
+    noticed = sum(verdict == "noticed " for verdict in found.values())
+    print(f"\n{noticed} of {len(drawn)} faults noticed, drawn from {len(mutants)} possible ones")
+    for mutant, verdict in found.items():
+        if verdict != "noticed ":
+            print(f"  {verdict} {mutant}")
+
+
+if __name__ == "__main__":
+    main()

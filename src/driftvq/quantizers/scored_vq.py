@@ -1,0 +1,157 @@
+"""Codes chosen by a score instead of a distance.
+
+Gumbel-softmax (Jang et al., 2017; Baevski et al., 2019; Ramesh et al., 2021), index backpropagation (Shi et al., 2024).
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from driftvq.functional import gumbel_softmax, highest_logit, index_softmax, masked_mse, soft_usage
+from driftvq.names import in_range
+from driftvq.quantizers.codebooks.base import initial_codes
+from driftvq.quantizers.distributed import mean_over_processes, with_whole_parameters
+from driftvq.quantizers.quantizer import Quantizer
+from driftvq.quantizers.registry import register
+from driftvq.quantizers.steps import Call, Selection
+
+
+class ScoredVQ(Quantizer):
+    """Base: trained codes ``(k, d)``, given to :meth:`_own`; there is no distance and hence no nearest code."""
+
+    codes: nn.Parameter
+
+    def _own(self, codes_kd: Tensor, freeze_codebook: bool) -> None:
+        """Take these codes."""
+        self.codes = nn.Parameter(codes_kd)
+        self.freeze_codebook = freeze_codebook
+
+    @property
+    @with_whole_parameters
+    def codebook(self) -> Tensor:
+        return self.codes
+
+    @property
+    def freeze_codebook(self) -> bool:
+        """While True no code moves."""
+        return not self.codes.requires_grad
+
+    @freeze_codebook.setter
+    def freeze_codebook(self, frozen: bool) -> None:
+        self.codes.requires_grad_(not frozen)
+
+    def _lookup(self, indices_n: Tensor) -> Tensor:
+        return F.embedding(indices_n.clamp(min=0), self.codes)
+
+    def _given(self, z_nd: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
+        """The codes as this call may train them, each latent's share of the batch ``(n,)``, and how many count."""
+        codebook_kd = (self.codes if call.trains else self.codes.detach()).to(z_nd.dtype)
+        counts_n = z_nd.new_ones(len(z_nd)) if call.valid is None else call.valid.to(z_nd.dtype)
+        count = counts_n.sum()
+        return codebook_kd, counts_n / count.clamp(min=1), count
+
+
+@register("gumbel_vq")
+class GumbelVQ(ScoredVQ):
+    """A linear layer scores the codes; a code is sampled in training and the best one taken in evaluation.
+
+    ``l_k = w_k·z + b_k``,  ``quantized = c_k, k ~ softmax(l)`` with the gradient of ``Σ_k softmax_k((l + g)/τ) c_k``;
+    ``loss = kl_weight · KL(softmax(l) ‖ uniform)``
+
+    Args:
+        temperature: τ; usually annealed by the caller: set the attribute.
+        kl_weight: weight of the divergence from uniform use.
+        freeze_codebook: do not train the codes; may be set later.
+        Others: see :class:`driftvq.quantizers.quantizer.Quantizer`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        codebook_dim: int | None = None,
+        *,
+        temperature: float = 1.0,
+        kl_weight: float = 5e-4,
+        freeze_codebook: bool = False,
+        channel_first: bool = False,
+    ) -> None:
+        super().__init__(dim, codebook_size, codebook_dim, channel_first)
+        if temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {temperature!r}")
+        self.temperature = temperature
+        self.kl_weight = in_range("kl_weight", kl_weight, 0, float("inf"))
+        self.scores = nn.Linear(self.codebook_dim, codebook_size)
+        self._own(initial_codes(codebook_size, self.codebook_dim), freeze_codebook)
+
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
+        weight_kd, bias_k = self.scores.weight.to(z_nd.dtype), self.scores.bias.to(z_nd.dtype)
+        codebook_kd, share_n, _ = self._given(z_nd, call)
+        _, entropy = soft_usage(z_nd, weight_kd, bias_k, share_n)
+        divergence = math.log(self.codebook_size) * share_n.sum() - entropy
+        if self.training:
+            seed = torch.randint(2**62, ())
+            indices_n, quantized_nd = gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, self.temperature, seed)
+        else:
+            indices_n = highest_logit(z_nd, weight_kd, bias_k)
+            quantized_nd = F.embedding(indices_n, codebook_kd)
+        lesson = self._lesson(z_nd, indices_n, call.valid)
+        return Selection(quantized_nd, indices_n, self.kl_weight * divergence, lesson, {"entropy": divergence})
+
+
+@register("ibq")
+class IBQ(ScoredVQ):
+    """The code of the highest score ``z·c_k``; straight-through on the one-hot index, not on the code.
+
+    ``p = softmax_k(z·c_k)``,  ``q = Σ_k (onehot_k + p_k - sg p_k) c_k``,
+    ``loss = mse(q, z) + mse(z, sg ĉ) + β · mse(sg z, ĉ) + w · (mean_i H(p_i) - H(mean_i p_i))``
+
+    with ĉ the selected code. Every code receives a gradient through p, and so does the latent: no other reaches it from
+    the decoder.
+
+    Args:
+        commitment_weight: β; unlike elsewhere it stands on the codes' term, as in the paper.
+        entropy_weight: w.
+        freeze_codebook: do not train the codes; may be set later.
+        Others: see :class:`driftvq.quantizers.quantizer.Quantizer`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        codebook_dim: int | None = None,
+        *,
+        commitment_weight: float = 0.25,
+        entropy_weight: float = 0.05,
+        freeze_codebook: bool = False,
+        channel_first: bool = False,
+    ) -> None:
+        super().__init__(dim, codebook_size, codebook_dim, channel_first)
+        self.commitment_weight = in_range("commitment_weight", commitment_weight, 0, float("inf"))
+        self.entropy_weight = in_range("entropy_weight", entropy_weight, 0, float("inf"))
+        # Not the usual ±1/K: at codes near 0 all scores are equal, and no gradient passes through them.
+        self._own(torch.randn(codebook_size, self.codebook_dim), freeze_codebook)
+
+    def _select(self, z_nd: Tensor, call: Call) -> Selection:
+        codebook_kd, share_n, count = self._given(z_nd, call)
+        if not self.training:
+            indices_n = highest_logit(z_nd, codebook_kd, z_nd.new_zeros(self.codebook_size))
+            soft_nd, terms = F.embedding(indices_n, codebook_kd), {}
+        else:
+            indices_n, soft_nd, mean_k, entropy = index_softmax(z_nd, codebook_kd, share_n)
+            terms = {"entropy": entropy - _entropy(mean_over_processes(mean_k, count))}
+        hard_nd = F.embedding(indices_n, codebook_kd)
+        terms["commitment"] = masked_mse(soft_nd, z_nd, call.valid) + masked_mse(z_nd, hard_nd.detach(), call.valid)
+        terms["codebook"] = masked_mse(z_nd.detach(), hard_nd, call.valid)
+        loss = terms["commitment"] + self.commitment_weight * terms["codebook"]
+        if "entropy" in terms:
+            loss = loss + self.entropy_weight * terms["entropy"]
+        return Selection(soft_nd, indices_n, loss, self._lesson(z_nd, indices_n, call.valid), terms)
+
+
+def _entropy(p_k: Tensor) -> Tensor:
+    """``-Σ p log p``; not special.entr, whose slope at exactly 0 is infinite."""
+    return -(p_k * p_k.clamp(min=torch.finfo(p_k.dtype).tiny).log()).sum()
