@@ -33,8 +33,7 @@ TYPICAL = ("ns_vq", "ema_vq", "lfq", "residual_vq")
 """Quantizers that take part for a module which registers none: codes that follow, averages, a grid, several."""
 NS_FORMS = " ".join(f"quantizers/ns_vq_{form}" for form in ("paper", "published", "delta_e", "sequel"))
 TESTS = {
-    "functional/blocks.py": "functional/search",
-    "functional/precision.py": "functional/transport functional/scoring",
+    "functional/blocks.py": "functional/search_ways functional/transport",
     "quantizers/codebook.py": "quantizers/vq quantizers/start quantizers/growth",
     "quantizers/composite.py": "quantizers/residual_vq quantizers/grouped_vq",
     "quantizers/statistics.py": "quantizers/lives",

@@ -1,14 +1,21 @@
 """Pure tensor functions: no module, no state, no logging."""
 
-from driftvq.functional.drift import Drift, DriftMoments, drift_moments, fit_drift
-from driftvq.functional.estimators import (
+from driftvq.functional.displacement import (
+    Drift,
+    DriftMoments,
+    drift_moments,
+    field_agreement,
+    field_moments,
+    fit_drift,
+    fit_field,
+)
+from driftvq.functional.gradients import (
     directional,
     modified_straight_through,
     rotate,
     spread_gradient,
     straight_through,
 )
-from driftvq.functional.field import field_agreement, field_moments, fit_field
 from driftvq.functional.kernels import KERNELS, Kernel, kernel_transfer
 from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
 from driftvq.functional.losses import kernel_codebook_loss, masked_mse, orthogonal_loss

@@ -1,4 +1,7 @@
-"""How many latents to walk at a time, so that nothing of size latents × codes outlives its block."""
+"""What a device can hold and compute: how many latents to walk at a time, and in which precision.
+
+Nothing of size latents × codes outlives its block.
+"""
 
 from collections.abc import Iterator
 
@@ -18,6 +21,10 @@ three registers per place of the tile leave room for the products, and 64 KB of 
 """
 
 
+FULL_PRECISION = ("cpu", "cuda")
+"""Devices that compute in float64, and that have every function of ``torch.linalg``; Apple's do not."""
+
+
 def block_rows(codes: int, device: torch.device) -> int:
     """Rows of latents whose distances to ``codes`` codes make one block on ``device``."""
     budget = CPU_BLOCK_ELEMENTS if device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
@@ -29,3 +36,8 @@ def row_blocks(rows: int, codes: int, device: torch.device) -> Iterator[slice]:
     step = block_rows(codes, device)
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """float64, or float32 where there is none."""
+    return torch.float64 if device.type in FULL_PRECISION else torch.float32

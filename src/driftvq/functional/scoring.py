@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from driftvq.functional.precision import widest_float
+from driftvq.functional.blocks import widest_float
 
 Metric = Literal["l2", "cosine"]
 METRICS: tuple[Metric, ...] = ("l2", "cosine")

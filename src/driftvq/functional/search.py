@@ -13,11 +13,16 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from driftvq.functional.block_search import highest_by_blocks, highest_by_blocks_of_codes, nearest_by_blocks
 from driftvq.functional.blocks import row_blocks
-from driftvq.functional.faiss_search import load_faiss, nearest_by_faiss
 from driftvq.functional.scoring import METRICS, Metric, Scoring, scoring
-from driftvq.functional.search_choice import fastest
+from driftvq.functional.search_ways import (
+    fastest,
+    highest_by_blocks,
+    highest_by_blocks_of_codes,
+    load_faiss,
+    nearest_by_blocks,
+    nearest_by_faiss,
+)
 
 Way = Literal["auto", "blocks", "faiss", "triton"]
 WAYS: tuple[Way, ...] = ("auto", "blocks", "faiss", "triton")
@@ -39,7 +44,7 @@ def nearest(x_nd: Tensor, codebook_kd: Tensor, metric: Metric = "l2", way: Way =
 
     The ways: ``faiss`` on the CPU where it is installed; ``triton``, a fused kernel, on NVIDIA's and AMD's GPUs for up
     to 256 dimensions; ``blocks`` of one matrix product and one argmax everywhere. ``auto`` takes faiss on the CPU; on
-    a GPU it measures once per shape which of the two is faster (:mod:`driftvq.functional.search_choice`).
+    a GPU it measures once per shape which of the two is faster (:mod:`driftvq.functional.search_ways`).
 
     Args:
         x_nd: latents, e.g. ``(16384, 64)``.

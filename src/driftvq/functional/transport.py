@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from driftvq.functional.blocks import block_rows, row_blocks
-from driftvq.functional.precision import FULL_PRECISION, widest_float
+from driftvq.functional.blocks import FULL_PRECISION, block_rows, row_blocks, widest_float
 
 
 class Gaussian(NamedTuple):

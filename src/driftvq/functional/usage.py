@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from driftvq.functional.precision import widest_float
+from driftvq.functional.blocks import widest_float
 
 
 def count_codes(indices: Tensor, codebook_size: int) -> Tensor:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from driftvq.functional.precision import widest_float
+from driftvq.functional.blocks import widest_float
 
 
 def frechet_distance(mean_1: Tensor, covariance_1: Tensor, mean_2: Tensor, covariance_2: Tensor) -> Tensor:

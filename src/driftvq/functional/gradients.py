@@ -5,15 +5,11 @@ Every estimator returns exactly the selected codes, but for :func:`directional`;
 Shape suffixes: n latents, k codes, d dimensions.
 """
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional.kernels import Kernel, kernel_transfer
-
-DivisorConvention = Literal["latents", "elements"]
 
 
 def straight_through(z_nd: Tensor, codes_nd: Tensor) -> Tensor:
