@@ -1,6 +1,7 @@
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,34 @@ import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--trial-seconds", type=float, help="how long each fuzzer runs; default: a few trials")
+
+
+class Trials:
+    """Counts what is tried, and what held; `benchmarks/reliability.py` adds up what all tests count."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds, self.tried, self.held = seconds, 0, 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """One trial, which holds if nothing is raised in it."""
+        self.tried += 1
+        yield
+        self.held += 1
+
+
+@pytest.fixture
+def trials(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Iterator[Trials]:
+    """For a test with the mark ``trial``, which names the kind."""
+    counted = Trials(request.config.getoption("--trial-seconds"))
+    yield counted
+    for name, value in (("trial", request.node.get_closest_marker("trial").args[0]), *vars(counted).items()):
+        record_property(name, value)
+
 
 QUIET = (
     "--no-sandbox",

@@ -1,8 +1,10 @@
-"""Ends what a hostile input would make endless."""
+"""Ends what a hostile input would make endless, in time or in memory."""
 
+import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -19,3 +21,15 @@ def ends_within(seconds: int) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def memory_within(more: int) -> Iterator[None]:
+    """A MemoryError in the block if the process takes so many bytes more than it has taken."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

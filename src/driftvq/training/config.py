@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from driftvq.names import check_name
+from driftvq.names import check_name, shortened
 
 LOSSES = ("mse", "mse+lpips")
 CROPS = ("random", "center")
@@ -164,7 +164,7 @@ def _check_fields(config: TrainConfig) -> None:
         if choices is not None:
             check_name(f.name, value, choices)
         if least is not None and value is not None and value < least:
-            raise ValueError(f"{f.name} must be a whole number of at least {least}, got {value!r}")
+            raise ValueError(f"{f.name} must be a whole number of at least {least}, got {shortened(value)}")
 
 
 def _check_ranges(config: TrainConfig) -> None:
@@ -187,6 +187,10 @@ def _check_combinations(config: TrainConfig) -> None:
     if config.steps is not None and config.epochs is not None:
         raise ValueError(f"give steps or epochs, not both; got steps={config.steps}, epochs={config.epochs:g}")
     if not (config.strategy == "auto" or config.strategy.startswith("ddp")):
-        raise ValueError(f"strategy must be auto or a form of ddp, which keeps a model whole; got {config.strategy!r}")
+        raise ValueError(
+            f"strategy must be auto or a form of ddp, which keeps a model whole; got {shortened(config.strategy)}"
+        )
     if config.strategy.endswith(("_spawn", "_fork", "_notebook")):
-        raise ValueError(f"strategy must be one that starts the command anew, such as ddp; got {config.strategy!r}")
+        raise ValueError(
+            f"strategy must be one that starts the command anew, such as ddp; got {shortened(config.strategy)}"
+        )

@@ -9,8 +9,11 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from driftvq.files import write_text
-from driftvq.names import check_name, install_command
+from driftvq.names import check_name, install_command, shortened, shortened_text
 from driftvq.training.config import TrainConfig
+
+MAX_BYTES, MAX_DEPTH = 1 << 20, 20
+"""Of a YAML file, and of lists and mappings in each other."""
 
 SECTIONS = {
     "model": "model",
@@ -24,13 +27,14 @@ SECTIONS = {
 def read_settings(path: Path) -> dict[str, Any]:
     """The fields that a YAML file sets, of the right types."""
     yaml = _yaml()
-
     if not path.is_file():
         raise ValueError(f"no such config file: {path}")
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"{path} has {path.stat().st_size:,} bytes; allowed: at most {MAX_BYTES:,}")
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        found = _parsed(yaml, path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid YAML: {shortened_text(str(error))}") from error
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -71,7 +75,7 @@ def check_value(name: str, value: object) -> Any:
         if fitting is not None:
             return fitting
     wanted = " or ".join(_WORDS.get(kind, "null") for kind in kinds)
-    raise ValueError(f"{name} must be {wanted}, got {value!r}")
+    raise ValueError(f"{name} must be {wanted}, got {shortened(value)}")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -100,10 +104,9 @@ def given_flags(args: argparse.Namespace) -> dict[str, Any]:
 def parse_scalar(text: str) -> Any:
     """A value as YAML reads it: 3 is a number, true a truth value, rotation a string."""
     yaml = _yaml()
-
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return _parsed(yaml, text)
+    except ValueError:
         return text
 
 
@@ -126,6 +129,27 @@ def _yaml() -> Any:
     except ImportError as error:
         raise ValueError(f"settings need PyYAML: {install_command('tokenizer')}") from error
     return yaml
+
+
+def _parsed(yaml: Any, text: str) -> Any:
+    """What YAML says.
+
+    Raises:
+        ValueError: it is not valid, or has aliases, with which a few lines can stand for any number of values, or lists
+            in lists without end, which take PyYAML the square of their number.
+    """
+    depth = 0
+    try:
+        for event in yaml.parse(text):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH or isinstance(event, yaml.AliasEvent):
+                raise ValueError(
+                    f"allowed: {MAX_DEPTH} lists in lists, and each value written out, without aliases (*)"
+                )
+        return yaml.safe_load(text)
+    # Beside its own errors, what PyYAML's tags raise where their text is none of theirs.
+    except (yaml.YAMLError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 @cache
@@ -155,7 +179,7 @@ _WORDS: dict[Any, str] = {
 def _fit(kind: Any, value: object) -> Any:
     """The value as this type, or None."""
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return _float(value)
     if kind is float and isinstance(value, str):
         return _float(value)  # YAML 1.1 reads 5e-4 as text
     if kind is tuple and isinstance(value, list | tuple) and len(value) == 2:
@@ -168,10 +192,10 @@ def _fit(kind: Any, value: object) -> Any:
     return None
 
 
-def _float(text: str) -> float | None:
+def _float(value: str | float) -> float | None:
     try:
-        return float(text)
-    except ValueError:
+        return float(value)
+    except (ValueError, OverflowError):
         return None
 
 
