@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
-from results import DOCS, Results, outdated, read_all, save
+from results import DOCS, Results, Value, outdated, read_all, save
 
 NAME, COMMAND = "reliability", "make reliability"
 COLUMNS = ["what", "tried", "held", "seconds"]
 
 
-def run_trials(tests: list[str], chosen: str, seconds: float) -> tuple[list[list[str | int]], bool]:
+def run_trials(tests: list[str], chosen: str, seconds: float) -> tuple[list[list[Value]], bool]:
     """One row for each kind of trial, and whether all tests passed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -30,7 +30,7 @@ def run_trials(tests: list[str], chosen: str, seconds: float) -> tuple[list[list
         return count(report), done.returncode == 0
 
 
-def count(report: Path) -> list[list[str | int]]:
+def count(report: Path) -> list[list[Value]]:
     """What the tests of each kind counted, and their time."""
     kinds: dict[str, list[float]] = {}
     for case in ElementTree.parse(report).iter("testcase"):
@@ -55,7 +55,7 @@ def main() -> None:
     about = (
         f"Fuzzers for {args.seconds:g} s each, one thread. Seeds are fixed; how many trials fit depends on the machine."
     )
-    merged = sorted([*kept, *rows], key=lambda row: str(row[0]))
+    merged: list[list[Value]] = sorted([*kept, *rows], key=lambda row: str(row[0]))
     save(Results("Hostile trials", COMMAND, about, COLUMNS, merged, listed=False), DOCS / "results" / f"{NAME}.json")
     outdated(write=True)
     for row in rows:

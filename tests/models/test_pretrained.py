@@ -282,6 +282,7 @@ class Bomb:
         ('{"model_type": "vit"}', "is not the config of a driftvq model"),
         ('{"model": {}}', "has format_version None; this driftvq reads 1"),
         ('{"model": {}, "format_version": 2}', "has format_version 2; this driftvq reads 1"),
+        (f'{{"model": {{}}, "format_version": "{"x" * 9999}"}}', r"has format_version 'x{78}…; this driftvq reads 1"),
         ('{"model": {"netwerk": "x"}, "format_version": 1}', "unknown field of the model config 'netwerk'"),
         ('{"model": {"network": "os.system"}, "format_version": 1}', r"unknown network 'os\.system'"),
         ('{"model": {"quantizer": "eval"}, "format_version": 1}', "unknown quantizer 'eval'"),

@@ -25,7 +25,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "wasserstein_vq": [{"codebook_dim": 4}],
     "bridge_vq": [{"codes_per_token": 5, "depth": 1, "width": 16}, {"codebook_dim": 4, "width": 16}],
     "ibq": [{"codebook_dim": 4}],
-    "cvq": [{"anchors": "closest"}, {"anchors": "random", "kmeans_init": True}],
+    "cvq": [{"anchors": "closest", "kmeans_init": True}, {"anchors": "random"}],
     "opt_vq": [{"iterations": 5, "kmeans_init": True}],
     "bsq": [{"dim": 6}],
     "ns_vq_sequel": [{"replace_after": 2}],

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from driftvq.training.config import TrainConfig
-from driftvq.training.settings import add_flags, given_flags, make_config, read_settings, write_settings
+from driftvq.training.settings import add_flags, given_flags, make_config, parse_scalar, read_settings, write_settings
 
 
 def parse(*words):
@@ -92,6 +92,17 @@ def test_steps_and_epochs_replace_each_other_across_layers():
         ("network:", "network must be text, got None"),
         ("- 3", "must hold `key: value` lines, got a list"),
         ("a: [", "is not valid YAML"),
+        ("out: !!timestamp x", "is not valid YAML: AttributeError"),
+        ("steps: !!int ''", "is not valid YAML: IndexError"),
+        ("flip: !!bool x", "is not valid YAML: KeyError: 'x'"),
+        ("out: 2026-99-99", "is not valid YAML: month must be in 1..12"),
+        ("steps: 0x_", "is not valid YAML: invalid literal"),
+        ("steps: " + "9" * 5000, "is not valid YAML: Exceeds the limit"),
+        ("learning_rate: " + "9" * 400, "learning_rate must be a number, got 9999"),
+        ("out: " + "[" * 3000, "allowed: 20 lists in lists"),
+        ("quantizer_options: {a: &a [x, x], b: [*a, *a]}", "without aliases (*)"),
+        ("steps: " + "x" * 9999, "steps must be a whole number or null, got 'xxxx"),
+        ("#" * (1 << 20) + "\n", "1,048,577 bytes; allowed: at most 1,048,576"),
     ],
 )
 def test_wrong_files_are_refused_naming_file_and_key(tmp_path, text, message):
@@ -100,6 +111,12 @@ def test_wrong_files_are_refused_naming_file_and_key(tmp_path, text, message):
         read_settings(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_an_option_that_is_no_yaml_is_a_text():
+    assert parse_scalar("2026-99-99") == "2026-99-99"
+    assert parse_scalar("[" * 3000) == "[" * 3000
 
 
 def test_a_yaml_file_executes_nothing(tmp_path):

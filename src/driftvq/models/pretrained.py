@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from driftvq.files import make_folder, read_object, replacing, write_text
 from driftvq.models.model_config import ModelConfig
 from driftvq.models.vqvae import VQVAE, count_parameters
-from driftvq.names import install_command
+from driftvq.names import install_command, shortened
 from driftvq.quantizers.codebooks.start import KMeansStart
 
 
@@ -193,8 +193,8 @@ def read_config(path: Path) -> ModelConfig:
     if "model" not in values:
         raise ValueError(f"{path} is not the config of a driftvq model: it has no 'model'")
     if values.get("format_version") != FORMAT_VERSION:
-        got = values.get("format_version")
-        raise ValueError(f"{path} has format_version {got!r}; this driftvq reads {FORMAT_VERSION}")
+        got = shortened(values.get("format_version"))
+        raise ValueError(f"{path} has format_version {got}; this driftvq reads {FORMAT_VERSION}")
     try:
         return ModelConfig.from_dict(values["model"])
     except ValueError as error:

@@ -1,6 +1,6 @@
 """FVQ (Chang et al., 2025): a projector over all codes, which compresses, processes and recovers them (VQBridge)."""
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from driftvq.names import positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
@@ -27,6 +27,8 @@ class BridgeVQ(CodebookQuantizer):
         depth: attention blocks.
         options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
+
+    own_scale: ClassVar[bool] = True
 
     def __init__(
         self,

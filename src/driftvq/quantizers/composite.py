@@ -130,6 +130,9 @@ class CompositeQuantizer(Quantizer):
         parts = [self.part(number).readings() for number in range(self.parts)]
         return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
 
+    def _scale(self) -> tuple[float, float]:
+        return self.part(0)._scale()
+
     @property
     def leaves_out(self) -> bool:
         return all(quantizer.leaves_out for quantizer in self._inner())

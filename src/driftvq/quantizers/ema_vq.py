@@ -66,6 +66,7 @@ class CosineEMAVQ(EMAVQ):
     """
 
     metric: ClassVar[Metric] = "cosine"
+    own_scale: ClassVar[bool] = True
     averaged: ClassVar[type[AveragedCodes]] = UnitAveragedCodes
 
     def to_code_space(self, z_nd: Tensor) -> Tensor:

@@ -1,9 +1,11 @@
-"""Latents that are NaN or infinite: refused at once where that costs nothing, else with the next call.
+"""Latents that are NaN, infinite or too large: refused at once where that costs nothing, else with the next call.
 
-Whichever it is, such latents move no code: where Python cannot see them at once, a call in training leaves them out on
-the device that they are on, as a mask would.
+Whichever it is, latents that are not finite move no code: where Python cannot see them at once, a call in training
+leaves them out on the device that they are on, as a mask would.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,22 +15,30 @@ from torch import Tensor, nn
 AT_ONCE = {"cpu"}
 """Devices whose numbers Python can see without waiting for them."""
 
+ANY_SCALE, OWN_SCALE = (0.0, math.inf), (1e-6, 1e6)
+"""Magnitudes of latents between which a method can tell them apart: where its codes go where the latents are, and where
+the codes have a scale of their own, near 1."""
+
+SAMPLED = 64
+"""Numbers by which the scale of a batch is told."""
+
 
 class FiniteCheck:
-    """Refuses latents that are not finite.
+    """Refuses latents that are not finite, or so large that a sum of their squares would not be.
 
-    On the CPU before anything else happens. Elsewhere asking would stall the device, so it writes the largest magnitude
-    into the host's memory while Python goes on, and the next call raises. A compiled graph never raises.
+    On the CPU before anything else happens, and there also those whose scale is none for the method. Elsewhere asking
+    would stall the device, so it writes the largest magnitude into the host's memory while Python goes on, and the next
+    call raises. A compiled graph never raises.
     """
 
     def __init__(self) -> None:
         self._largest: tuple[Tensor, np.ndarray[Any, Any]] | None = None
 
-    def __call__(self, x: Tensor) -> None:
+    def __call__(self, x: Tensor, scale: Callable[[], tuple[float, float]]) -> None:
         if torch.compiler.is_compiling() or is_traced(x):
             return
         if is_seen_at_once(x):
-            _refuse(x)
+            _refuse(x, scale())
             return
         if self._largest is None:
             pinned = torch.zeros((), pin_memory=x.device.type == "cuda")
@@ -61,12 +71,39 @@ def is_traced(x: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(x) or isinstance(x, torch._subclasses.FakeTensor)
 
 
-def _refuse(x: Tensor) -> None:
+def _refuse(x: Tensor, scale: tuple[float, float]) -> None:
     x = x.detach()
-    if type(x) in (Tensor, nn.Parameter) and x.dtype in (torch.float32, torch.float64):
-        with np.errstate(all="ignore"):
-            if np.isfinite(x.numpy().sum()):  # no operator of torch, and no copy
-                return
-    finite = x.isfinite()
-    if not finite.all():
-        raise ValueError(f"latents must be finite, got {int((~finite).sum())} NaN or infinite of {x.numel()} values")
+    if type(x) not in (Tensor, nn.Parameter) or x.dtype not in (torch.float32, torch.float64):
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        sound = bool(torch.linalg.vector_norm(x).isfinite())
+    else:
+        with np.errstate(all="ignore"):  # no operator of torch, and no copy
+            values = x.numpy()
+            sound = bool(np.isfinite(np.vdot(values, values)))
+    if not sound:
+        raise ValueError(_what_is_not_finite(x))
+    if scale != ANY_SCALE:
+        _refuse_scale(x, *scale)
+
+
+def _what_is_not_finite(x: Tensor) -> str:
+    wrong = int((~x.isfinite()).sum())
+    if wrong:
+        return f"latents must be finite, got {wrong} NaN or infinite of {x.numel()} values"
+    most = math.sqrt(torch.finfo(x.dtype).max / x.numel())
+    return (
+        f"latents must be so small that the sum of their squares is finite, in {x.dtype} up to some {most:.1g} for "
+        f"{x.numel()} values; got up to {x.abs().max():.3g}"
+    )
+
+
+def _refuse_scale(x: Tensor, least: float, most: float) -> None:
+    """By the usual magnitude, not the largest: one wild latent is no reason."""
+    flat = x.flatten()
+    some = flat[:: max(1, len(flat) // SAMPLED)].abs()
+    some = some[some > 0]
+    if len(some) and not least <= (usual := float(some.median())) <= most:
+        raise ValueError(
+            f"latents must have magnitudes between {least:.1g} and {most:.1g}, since these codes have a scale of their "
+            f"own, got {usual:.3g}: scale the latents"
+        )

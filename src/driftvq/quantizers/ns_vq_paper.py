@@ -3,6 +3,7 @@
 In all of them a kernel lets each latent reach the codes that it did not select.
 """
 
+import math
 from typing import ClassVar, Unpack
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from driftvq.names import positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.kernel import KernelCodes, SpreadingCodes
 from driftvq.quantizers.estimators import Modified
+from driftvq.quantizers.finite import OWN_SCALE
 from driftvq.quantizers.registry import register
 from driftvq.quantizers.steps import Call, Selection
 
@@ -61,6 +63,12 @@ class NSVQPaper(CodebookQuantizer):
 
     def _codes(self, bandwidth: float, decay: float, every: int) -> SpreadingCodes:
         return KernelCodes(self.codebook_size, self.codebook_dim, "gaussian", bandwidth, decay, every)
+
+    def _scale(self) -> tuple[float, float]:
+        if not isinstance(self.book, KernelCodes) or self.book.kernel != "gaussian":
+            return super()._scale()
+        # A kernel that is wider than all that there is moves all codes as one.
+        return OWN_SCALE[0] * self.book.bandwidth.item() ** 0.5, math.inf
 
 
 @register("ns_vq_published")

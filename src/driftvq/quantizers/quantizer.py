@@ -14,7 +14,7 @@ from driftvq.names import positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
-from driftvq.quantizers.finite import FiniteCheck, finite_rows, is_seen_at_once
+from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, finite_rows, is_seen_at_once
 from driftvq.quantizers.recomputation import advance_, recomputing
 from driftvq.quantizers.statistics import WithStatistics
 from driftvq.quantizers.steps import Call, Details, LossTerms, QuantizerOutput, Selection, Step
@@ -43,6 +43,8 @@ class Quantizer(WithStatistics):
     step: Tensor
     fixed_grid: ClassVar[bool] = False
     """Whether the codes have a scale of their own, which nothing adapts to the latents."""
+    own_scale: ClassVar[bool] = False
+    """Whether codes or scores are near 1 by nature, on a grid or not, so that latents must be so too."""
     level: int | None = None
     """Which level of a residual this is, from 0, where that decides the scale of a fixed grid."""
     indices_per_position = 0
@@ -80,7 +82,8 @@ class Quantizer(WithStatistics):
             ``quantized`` like x, int64 ``indices`` of the positions' shape, and the scalar ``loss``.
 
         Latents that are NaN or infinite are refused: at once on the CPU, elsewhere by the next call. Until then they
-        move no code and are NaN in ``quantized``. A compiled graph does the same and never refuses them.
+        move no code and are NaN in ``quantized``. A compiled graph does the same and never refuses them. Refused on the
+        CPU are also latents whose squares have no finite sum, and those far from a scale that the codes have by nature.
         """
         return self._quantize(x, mask, lens, freeze)[0]
 
@@ -160,7 +163,7 @@ class Quantizer(WithStatistics):
         valid_n = None if mask is None else mask.flatten()
         if valid_n is not None:
             x_nd = torch.where(valid_n[:, None], x_nd, 0)
-        self._check_finite(x_nd)
+        self._check_finite(x_nd, self._scale)
         if self.training and world_size() > 1 and not self._agreed:
             self._agree_()
         trains = self.training and not freeze
@@ -175,6 +178,10 @@ class Quantizer(WithStatistics):
         if finite_n is not None:  # nothing is hidden from whoever reads the result
             step = step._replace(quantized=torch.where(finite_n[:, None], step.quantized, torch.nan))
         return self._output(step, x.dtype), step
+
+    def _scale(self) -> tuple[float, float]:
+        """Magnitudes of latents between which the method can tell them apart."""
+        return OWN_SCALE if self.own_scale or self.fixed_grid else ANY_SCALE
 
     def _finite(self, x_nd: Tensor) -> Tensor | None:
         """Which latents are finite ``(n,)``, where Python cannot know and the method has to be told; None: all."""

@@ -4,6 +4,7 @@ Gumbel-softmax (Jang et al., 2017; Baevski et al., 2019; Ramesh et al., 2021), i
 """
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from driftvq.quantizers.steps import Call, Selection
 class ScoredVQ(Quantizer):
     """Base: trained codes ``(k, d)``, given to :meth:`_own`; there is no distance and hence no nearest code."""
 
+    own_scale: ClassVar[bool] = True
     codes: nn.Parameter
 
     def _own(self, codes_kd: Tensor, freeze_codebook: bool) -> None:

@@ -1,7 +1,7 @@
 """TransVQ as it was published: a frozen codebook, moved by a trained network alone, as printed and as in the code."""
 
 from collections.abc import Mapping
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class TransVQPaper(CodebookQuantizer):
         residual: ``C' = C + P_φ(C)`` with P_φ zero at the start, instead of ``C' = P_φ(C)``.
         options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; here ``kmeans_init`` is on.
     """
+
+    own_scale: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -73,6 +75,8 @@ class TransVQPublished(CodebookQuantizer):
     Args:
         options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
+
+    own_scale: ClassVar[bool] = True
 
     def __init__(
         self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]

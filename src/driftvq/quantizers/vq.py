@@ -72,6 +72,7 @@ class FactorizedVQ(CodebookQuantizer):
     """
 
     metric: ClassVar[Metric] = "cosine"
+    own_scale: ClassVar[bool] = True
 
     def __init__(
         self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
