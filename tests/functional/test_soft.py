@@ -8,6 +8,7 @@ from scipy.special import softmax
 from scipy.stats import chisquare, entropy
 
 from driftvq.functional import blocks, gumbel_softmax, index_softmax, soft_usage
+from driftvq.functional.noise import column_keys, gumbel, row_keys
 from tests.memory import largest_allocation
 
 
@@ -21,13 +22,8 @@ def logits_case(n=70, k=9, d=4, v=5, seed=0, dtype=torch.float64):
 
 
 def gumbel_noise(n, k, seed, dtype=torch.float64):
-    """The noise of :func:`gumbel_softmax`: drawn block by block from one generator."""
-    generator = torch.Generator().manual_seed(seed)
-    noise = [
-        torch.empty(rows.stop - rows.start, k, dtype=dtype).exponential_(generator=generator)
-        for rows in blocks.row_blocks(n, k, torch.device("cpu"))
-    ]
-    return -torch.cat(noise).log() if noise else torch.zeros(0, k, dtype=dtype)
+    """The noise of :func:`gumbel_softmax`, all of it at once."""
+    return gumbel(row_keys(n, torch.tensor(seed)), column_keys(k, torch.tensor(seed)), dtype)
 
 
 def mixture(z, weight, bias, codebook, temperature, noise):

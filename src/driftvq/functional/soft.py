@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from driftvq.functional.blocks import row_blocks
+from driftvq.functional.noise import column_keys, gumbel, row_keys
 
 
 def gumbel_softmax(
@@ -37,10 +38,10 @@ def gumbel_softmax(
 def _gumbel_op(
     z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, temperature: float, seed: Tensor
 ) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator(z_nd.device).manual_seed(int(seed))
+    keys = _keys(z_nd, weight_kd, seed)
     indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
-        torch.argmax(_noisy_logits(z_nd[rows], weight_kd, bias_k, generator), dim=1, out=indices_n[rows])
+        torch.argmax(_noisy_logits(rows, z_nd, weight_kd, bias_k, keys), dim=1, out=indices_n[rows])
     return indices_n, codebook_kv[indices_n]
 
 
@@ -75,11 +76,11 @@ def _gumbel_grad_op(
     grad_nv: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    generator = torch.Generator(z_nd.device).manual_seed(int(seed))
+    keys = _keys(z_nd, weight_kd, seed)
     grads = _zeros(z_nd, weight_kd, bias_k)
     codebook_grad_kv = torch.zeros_like(codebook_kv)
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
-        p_bk = _noisy_logits(z_nd[rows], weight_kd, bias_k, generator).div_(temperature).softmax(dim=1)
+        p_bk = _noisy_logits(rows, z_nd, weight_kd, bias_k, keys).div_(temperature).softmax(dim=1)
         codebook_grad_kv.addmm_(p_bk.t(), grad_nv[rows])
         towards_bk = grad_nv[rows] @ codebook_kv.t()
         towards_bk.sub_((p_bk * towards_bk).sum(dim=1, keepdim=True))
@@ -252,11 +253,17 @@ def _(
     return torch.empty_like(z_nd), torch.empty_like(codebook_kd)
 
 
-def _noisy_logits(z_bd: Tensor, weight_kd: Tensor, bias_k: Tensor, generator: torch.Generator) -> Tensor:
-    logits_bk = torch.addmm(bias_k, z_bd, weight_kd.t())
-    noise_bk = torch.empty_like(logits_bk).exponential_(generator=generator)
-    tiny = torch.finfo(noise_bk.dtype).tiny
-    return logits_bk.sub_(noise_bk.clamp_(min=tiny).log_())
+def _keys(z_nd: Tensor, weight_kd: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the noise of latents and of codes."""
+    seed = seed.to(z_nd.device)
+    return row_keys(len(z_nd), seed), column_keys(len(weight_kd), seed)
+
+
+def _noisy_logits(
+    rows: slice, z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, keys: tuple[Tensor, Tensor]
+) -> Tensor:
+    key_n, key_k = keys
+    return gumbel(key_n[rows], key_k, z_nd.dtype).add_(bias_k).addmm_(z_nd[rows], weight_kd.t())
 
 
 def _zeros(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:

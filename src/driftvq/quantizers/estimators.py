@@ -87,7 +87,7 @@ class Gumbel(Estimator):
     temperature: float = 1.0
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
-        seed = torch.randint(2**62, ())
+        seed = torch.randint(2**62, (), device=z_nd.device)
         codebook_kd = codebook_kd.clone()  # an online update may move the codes before the backward pass
         weight_kd, bias_k = _logits(z_nd, codebook_kd, match, temperature=1.0)
         indices_n, codes_nd = gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, self.temperature, seed)
@@ -157,7 +157,8 @@ class Sampled(Estimator):
     @torch.no_grad()
     def _draw(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
         weight_kd, bias_k = _logits(z_nd, codebook_kd, match, self.temperature)
-        return gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, 1.0, torch.randint(2**62, ()))
+        seed = torch.randint(2**62, (), device=z_nd.device)
+        return gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, 1.0, seed)
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
         indices_n, codes_nd = self._draw(z_nd, codebook_kd, match)

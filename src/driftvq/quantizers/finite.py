@@ -71,6 +71,13 @@ def is_traced(x: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(x) or isinstance(x, torch._subclasses.FakeTensor)
 
 
+def is_captured(x: Tensor) -> bool:
+    """Whether what is done with these numbers becomes a graph that is run again, without Python."""
+    if torch.compiler.is_compiling() or is_traced(x):
+        return True
+    return x.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def _refuse(x: Tensor, scale: tuple[float, float]) -> None:
     x = x.detach()
     if type(x) not in (Tensor, nn.Parameter) or x.dtype not in (torch.float32, torch.float64):

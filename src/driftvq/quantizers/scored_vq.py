@@ -94,7 +94,7 @@ class GumbelVQ(ScoredVQ):
         _, entropy = soft_usage(z_nd, weight_kd, bias_k, share_n)
         divergence = math.log(self.codebook_size) * share_n.sum() - entropy
         if self.training:
-            seed = torch.randint(2**62, ())
+            seed = torch.randint(2**62, (), device=z_nd.device)
             indices_n, quantized_nd = gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, self.temperature, seed)
         else:
             indices_n = highest_logit(z_nd, weight_kd, bias_k)

@@ -20,6 +20,7 @@ from driftvq.quantizers.codebooks.parts import Batch, Part, Seen
 from driftvq.quantizers.codebooks.relocation import Relocation
 from driftvq.quantizers.codebooks.winners import Winners
 from driftvq.quantizers.distributed import by_process, sum_over_processes, world_size
+from driftvq.quantizers.finite import is_captured
 
 MIN_MEMORY = 2.0
 """Latents per code that a code remembers at least."""
@@ -141,7 +142,7 @@ class FollowingCodes(Codebook):
             for part in self._parts():
                 seen = part.prepare(seen)
         parts = self._parts()
-        interval, due, look = self._tick_(len(lesson.latents))
+        interval, due, look = self._tick_(lesson.latents)
         shared = [part.sums(seen) for part in parts]
         unit_r = by_process(_square(seen.away))
         sums_kv, units_r, *joined = sum_over_processes(seen.sums, unit_r, *sum(shared, ()))
@@ -159,16 +160,16 @@ class FollowingCodes(Codebook):
         self._look_again_(batch, look)
         return counts_k
 
-    def _tick_(self, latents: int) -> tuple[int, Tensor | bool, Tensor | bool]:
+    def _tick_(self, z_nd: Tensor) -> tuple[int, Tensor | bool, Tensor | bool]:
         """Steps between two relocations, whether one is due now, and whether it is time for a new look.
 
-        Python keeps the clock, so that no device is asked. In a compiled graph the device keeps it: a number of
-        Python's would be compiled into it.
+        Python keeps the clock, so that no device is asked. In a graph that is run again the device keeps it: a number
+        of Python's would be the same in every run.
         """
         # With many latents per code few get lost in a step. Processes have to agree, and their batches may differ.
-        per_code = 1 if world_size() > 1 else latents // len(self.codes)
+        per_code = 1 if world_size() > 1 else len(z_nd) // len(self.codes)
         interval = LONGEST_INTERVAL if per_code >= LONGEST_INTERVAL else 2 if per_code >= 2 else 1
-        if torch.compiler.is_compiling():
+        if is_captured(z_nd):
             self.pack_()
             self.clock["behind"] = True
             due, look = self.phase % interval == 0, self.phase <= 0
