@@ -27,10 +27,10 @@ LATENTS = (8, 40, 80)
 """Fewer than codes, and so many that lost codes are relocated every second and every fourth step."""
 
 
-def quantizer(name: str) -> nn.Module:
+def quantizer(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
     torch.manual_seed(0)
-    vq = make_quantizer(name, dim=DIM, codebook_size=CODES, **CASES[name]).train().double()
-    vq(torch.randn(4, CODES, DIM, dtype=torch.float64))  # the k-means start
+    vq = make_quantizer(name, dim=DIM, codebook_size=CODES, **CASES[name]).train().to(dtype)
+    vq(torch.randn(4, CODES, DIM, dtype=dtype))  # the k-means start
     return vq
 
 
@@ -61,6 +61,11 @@ def captured(vq: nn.Module, state: dict[str, Tensor], latents: int) -> GraphModu
     return graph
 
 
+def compare(found: dict[str, Tensor], expected: dict[str, Tensor], rtol: float = 1e-6, atol: float = 1e-9) -> None:
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=rtol, atol=atol, msg=name)
+
+
 @pytest.mark.parametrize("latents", LATENTS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_captured_once_replays_as_every_step_of_the_clock(name: str, latents: int) -> None:
@@ -74,26 +79,34 @@ def test_a_step_captured_once_replays_as_every_step_of_the_clock(name: str, late
             results = graph(replayed, x)
         for found, wanted in zip(results, expected, strict=True):
             torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-9)
-    for buffer, value in state_of(eager).items():
-        torch.testing.assert_close(replayed[buffer], value, rtol=1e-6, atol=1e-9, msg=lambda text: f"{buffer}: {text}")
+    compare(replayed, state_of(eager))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_gradient_that_a_compiler_computes_again_sees_the_codes_before_they_moved(name: str) -> None:
+    _check_compiled(name, backend="aot_eager_decomp_partition")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_compiles_for_cuda_graphs_into_one_graph_for_every_step_of_the_clock(name: str) -> None:
+def test_compiles_for_cuda_graphs_into_one_graph(name: str) -> None:
     """On the CPU Inductor compiles the same graph and does not record it."""
-    eager, vq = quantizer(name), quantizer(name)
+    _check_compiled(name, mode="reduce-overhead")
+
+
+def _check_compiled(name: str, **options: Any) -> None:
+    # Not float64: torch 2.13 loses what a compiled graph writes into its scalars.
+    eager, vq = (quantizer(name, torch.float32) for _ in range(2))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = torch.compile(vq, fullgraph=True, mode="reduce-overhead")
+    compiled = torch.compile(vq, fullgraph=True, **options)
     for step in range(LOOK_INTERVAL + 4):
-        latents = [drifting(step, LATENTS[1]).requires_grad_() for _ in range(2)]
+        latents = [drifting(step, LATENTS[1]).float().requires_grad_() for _ in range(2)]
         for module, x in zip((compiled, eager), latents, strict=True):
             quantized, _, loss = module(x)
             (quantized.square().sum() + loss).backward()
-        torch.testing.assert_close(latents[0].grad, latents[1].grad)
+        torch.testing.assert_close(latents[0].grad, latents[1].grad, rtol=1e-4, atol=1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    for buffer, value in state_of(eager).items():
-        torch.testing.assert_close(
-            state_of(vq)[buffer], value, rtol=1e-6, atol=1e-9, msg=lambda text: f"{buffer}: {text}"
-        )
+    compare(state_of(vq), state_of(eager), rtol=1e-3, atol=1e-4)
+    for (parameter, a), b in zip(vq.named_parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4, msg=parameter)

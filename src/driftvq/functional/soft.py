@@ -259,9 +259,7 @@ def _keys(z_nd: Tensor, weight_kd: Tensor, seed: Tensor) -> tuple[Tensor, Tensor
     return row_keys(len(z_nd), seed), column_keys(len(weight_kd), seed)
 
 
-def _noisy_logits(
-    rows: slice, z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, keys: tuple[Tensor, Tensor]
-) -> Tensor:
+def _noisy_logits(rows: slice, z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, keys: tuple[Tensor, Tensor]) -> Tensor:
     key_n, key_k = keys
     return gumbel(key_n[rows], key_k, z_nd.dtype).add_(bias_k).addmm_(z_nd[rows], weight_kd.t())
 
