@@ -205,6 +205,13 @@ def test_encodec_gives_what_its_own_quantizer_gives() -> None:
             assert_close(ours.audio_values, expected.audio_values)
 
 
+@pytest.mark.parametrize(("bandwidth", "levels"), [(None, 4), (0, 4), (0.3, 1), (0.999, 1), (1, 2), (1.999, 3)])
+def test_encodec_uses_the_levels_that_a_bandwidth_pays_for(bandwidth: float | None, levels: int) -> None:
+    """32 codes are 5 bits, and 100 times a second that is half a kbit/s a level."""
+    vq = ResidualVQ(WIDTH, 32, num_quantizers=4, channel_first=True)
+    assert as_encodec(vq, frame_rate=100).get_num_quantizers_for_bandwidth(bandwidth) == levels
+
+
 def test_mimi_gives_what_its_own_quantizer_gives() -> None:
     model = mimi().eval()
     semantic, acoustic = residual(WIDTH, "ema_vq", 1), residual(WIDTH, "ema_vq", LEVELS - 1)

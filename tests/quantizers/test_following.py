@@ -84,10 +84,14 @@ def test_comes_close_to_it_from_small_batches(form: str, best_inertia: float) ->
 
 
 @pytest.mark.parametrize("name", ["ns_vq", "trans_vq"])
-@pytest.mark.parametrize(("dim", "rank", "least"), [(3, 3, 126), (64, 3, 126), (64, 64, 120)])
+@pytest.mark.parametrize(("dim", "rank", "least"), [(3, 3, 126), (64, 3, 126), (64, 64, 124)])
 @pytest.mark.parametrize("motion", ["shift", "expand", "rotate"])
 def test_codes_are_in_use_throughout_a_drift(motion: str, dim: int, rank: int, least: int, name: str) -> None:
-    """All but two where the latents have three directions; a cloud with 64 equal ones may lose a few for a while."""
+    """All but one in each 128, found again at the next look for lost codes, every fourth step.
+
+    Measured at the worst moment of the worst motion: 127 where the latents have three directions, 125 in a cloud with
+    64 equal ones, where a batch of 256 says little about 128 cells. One less is allowed, for other roundings.
+    """
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     skew = torch.randn(dim, dim, generator=generator) * 0.05 * dim**-0.5
@@ -130,7 +134,7 @@ def test_lost_codes_go_to_latents_that_are_badly_served(form: str) -> None:
     vq = make(form, dim=2, codebook_size=4)
     vq.set_codebook_(torch.tensor([[0.0, 0.0], [900.0, 0.0], [900.0, 1.0], [900.0, 2.0]]))
     x = torch.cat([0.1 * torch.randn(900, 2), 0.1 * torch.randn(100, 2) + 10])
-    for _ in range(8):
+    for _ in range(7):  # lost codes are looked for in every fourth step: the third, and again the seventh
         vq(x)
     indices = vq.eval()(x).indices
     assert indices.unique().numel() == 4

@@ -180,7 +180,7 @@ def test_all_codebooks_of_a_composite_grow(name: str, inner: str, shared: bool) 
     assert vq.codebook.shape[1] == 60
     vq.eval()
     assert torch.equal(vq.indices_to_codes(indices), before_nd)
-    assert (latents(51) - vq(latents(51)).quantized).square().mean() < 1.1 * before  # levels answer to each other
+    assert (latents(51) - vq(latents(51)).quantized).square().mean() < before
     train(vq.train(), optimizer, range(20, 40))
     fresh = make_quantizer(name, codebook_size=60, **options)
     fresh.load_state_dict(vq.state_dict())

@@ -160,6 +160,8 @@ def test_each_level_may_have_its_own_size_and_projections() -> None:
     assert torch.equal(vq.indices_to_codes(indices), quantized)
     with pytest.raises(ValueError, match=r"less than \(16, 8, 4\) at their places, got 8"):
         vq.indices_to_codes(torch.tensor([[15, 8, 0]]))
+    with pytest.raises(ValueError, match=r"less than \(16, 8, 8\) at their places, got 9"):
+        trained(codebook_size=(16, 8, 8)).indices_to_codes(torch.tensor([[15, 7, 9]]))
     with pytest.raises(ValueError, match="codebooks of different shapes"):
         _ = vq.codebook
 

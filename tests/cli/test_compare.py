@@ -12,8 +12,8 @@ import pytest
 
 from driftvq.cli import main
 from driftvq.experiments.live_cells import latest
-from driftvq.experiments.recipes import RECIPES
 from driftvq.records.comparisons import update_cell
+from tests.experiments.conftest import one_thread  # noqa: F401 - of every test here
 from tests.experiments.smoke import Ended, in_process
 
 
@@ -108,28 +108,6 @@ def test_another_comparison_is_not_overwritten(here, capsys):
     assert main([*words, "fsq", "--resume"]) == 2
     assert "these differ: methods: ('vq',) → ('fsq',)" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in here.rglob("*") if path.is_file()} == before
-
-
-def test_a_dry_run_lists_the_cells_and_writes_nothing(here, capsys):
-    words = ["reproduce", "open-question", "--scale", "smoke", "--seeds", "2", "--dry-run", "--jobs", "2"]
-    assert main(words) == 0
-    output = capsys.readouterr().out
-    for name in ("vq--k16-d3-b4--seed0", "kmeans_afterwards--k32-d3-b4--seed1", "autoencoder--d3-b4--seed0"):
-        assert name in output
-    assert "18 cells, 2 at a time" in output
-    assert list(here.iterdir()) == []
-
-
-def test_the_tables_have_the_numbers_of_the_paper(here, capsys):
-    for number, title in ((2, "Table 2: codes of 3"), (3, "Table 3: codes of 64"), (4, "Table 4: each method")):
-        assert main(["reproduce", f"table-{number}", "--scale", "smoke", "--methods", "fsq", "--dry-run"]) == 0
-        assert capsys.readouterr().out.startswith(title)
-
-
-def test_the_list_names_everything(capsys):
-    assert main(["reproduce", "--list"]) == 0
-    output = capsys.readouterr().out
-    assert all(name in output for name in (*RECIPES, "ns_vq_paper", "smoke", "laptop", "paper"))
 
 
 @pytest.mark.parametrize("command", ["compare", "reproduce"])
