@@ -10,7 +10,6 @@ from PIL import Image
 
 from driftvq.cli import main
 from driftvq.cli.inspect import sparkline, to_text
-from driftvq.drift_meter import expected_usage
 from driftvq.inspection import drift_series, inspect_model, summarise
 from driftvq.inspection.codebook_state import (
     DONE,
@@ -20,6 +19,7 @@ from driftvq.inspection.codebook_state import (
 )
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.models.vqvae import code_tensors, count_parameters
+from driftvq.records.metric_table import expected_usage
 from driftvq.records.runs import append_record
 from tests.training.runs import arguments, make_images
 
@@ -52,7 +52,7 @@ def test_a_run_from_model_to_verdict(trained, capsys):
         assert f"\n{heading}" in f"\n{text}"
     assert max(map(len, text.splitlines())) <= 80
     drift = json.loads(inspect(capsys, run, "--json")[0])["drift"]
-    assert [step for step, _ in drift["usage"]] == [0, 3, 6, 9, 12]
+    assert [step for step, _ in drift["latent_spread"]] == [0, 3, 6, 9, 12]
     assert [step for step, _ in drift["latents_moved"]] == [3, 6, 9, 12]
 
 
@@ -116,7 +116,7 @@ def test_a_run_that_has_not_saved_a_model_yet(tmp_path, capsys):
     append_record(tmp_path / "metrics.jsonl", 20, {"val/psnr": 20.0, "val/usage": 0.9})
     text, err = inspect(capsys, tmp_path)
     assert "not saved yet" in text
-    assert "Verdict: alive. 90% of the codes are in use on the validation images." in text
+    assert "Verdict: alive. 90% of the codes were selected by validation images." in text
     assert "has not saved a model yet" in err
 
 
@@ -230,14 +230,14 @@ def test_parameters_per_part(quantizer, options, codes):
 
 def test_training_is_summarised_by_the_right_direction():
     records = [
-        {"step": 1, "val/psnr": 20.0, "val/loss": 0.5, "train/loss": 1.0, "drift/usage": 0.5},
-        {"step": 2, "val/psnr": 25.0, "val/loss": 0.2, "drift/usage": None},
-        {"step": 3, "val/psnr": 24.0, "val/loss": 0.3, "train/loss": 0.9, "drift/usage": 0.75, "drift/unknown": 1},
+        {"step": 1, "val/psnr": 20.0, "val/loss": 0.5, "train/loss": 1.0, "drift/affine_share": 0.5},
+        {"step": 2, "val/psnr": 25.0, "val/loss": 0.2, "drift/affine_share": None, "train/usage": 0.9},
+        {"step": 3, "val/psnr": 24.0, "val/loss": 0.3, "train/loss": 0.9, "drift/affine_share": 0.75, "drift/other": 1},
     ]
     summary = summarise(records)
     assert summary["best"] == {"val/psnr": {"value": 25.0, "step": 2}, "val/loss": {"value": 0.2, "step": 2}}
     assert summary["last"]["train/loss"] == {"value": 0.9, "step": 3}
-    assert drift_series(records) == {"usage": [(1, 0.5), (3, 0.75)]}
+    assert drift_series(records) == {"affine_share": [(1, 0.5), (3, 0.75)], "recent_usage": [(2, 0.9)]}
     assert summarise([]) is drift_series([]) is None
 
 
@@ -283,7 +283,7 @@ BEHIND = {"follow_unselected": [(300, 0.01)], "latents_moved": [(300, 0.4)]}
 @pytest.mark.parametrize(
     ("facts", "state", "words"),
     [
-        (with_usage(0.95), "alive", "95% of the codes are in use in the model's last 100 training steps"),
+        (with_usage(0.95), "alive", "95% of the codes were selected in the model's last 100 training steps"),
         (with_usage(0.05), "collapsed", "5.0% of the codes"),
         (with_usage(0.5), "partly used", "50%"),
         (with_usage(0.5, drift={"recent_usage": FALLING}), "collapsing", "it was 90% at step 100"),
@@ -302,10 +302,25 @@ def test_verdicts(facts, state, words):
     assert words in verdict["why"]
 
 
-def test_measured_use_counts_more_than_ages_and_is_judged_by_what_is_possible():
+def test_measured_use_is_judged_by_what_is_possible():
     use = {"images": 2, "indices": 512, "codebook_size": 1024, "usage": 0.38, "perplexity": 300.0}
     verdict = give_verdict(with_usage(0.01, use=use))
     assert verdict["state"] == "alive"
-    assert "38% of the codes are in use on the 2 images, where 39% could be expected" in verdict["why"]
+    assert "these 2 images select 38% of the codes, where 39% could be expected" in verdict["why"]
     uneven = give_verdict(report(use={**use, "indices": 10**6, "usage": 1.0, "perplexity": 20.0}))
-    assert "a few of them do most of the work (perplexity 20)" in uneven["why"]
+    assert "a few do most of the work (perplexity 20)" in uneven["why"]
+
+
+def test_images_of_another_kind_do_not_accuse_a_live_codebook():
+    use = {"images": 500, "indices": 10**6, "codebook_size": 1024, "usage": 0.12, "perplexity": 90.0}
+    drift = {"follow_unselected": [(300, 0.04)], "latents_moved": [(300, 0.4)]}
+    verdict = give_verdict(with_usage(0.98, use=use, drift=drift))
+    assert verdict["state"] == "alive"
+    assert "these 500 images select 12% of the codes" in verdict["why"]
+    assert "left behind" not in verdict["why"]
+    unknown = give_verdict(report(use=use) | {"codebook": {"kmeans_start": DONE}})
+    assert unknown["state"] == "few codes on these images"
+    assert "only images like those of its training can say" in unknown["why"]
+    dead = give_verdict(with_usage(0.1, use=use, drift=drift))
+    assert dead["state"] == "collapsed"
+    assert "left behind" in dead["why"]

@@ -3,20 +3,13 @@ import pytest
 import torch
 
 from driftvq.data import eval_batches, to_float
-from driftvq.experiments.measuring import CodeCounts, UsageProbe, describe_codes, flattened, readings
+from driftvq.experiments.measuring import UsageProbe, describe_codes, flattened, readings
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.run import open_images
 from driftvq.training.settings import make_config
 from tests.training.runs import make_images
 
 IMAGES = torch.rand(2, 3, 16, 16) * 2 - 1
-
-
-def test_counts_pass_the_pairs_on():
-    counts = CodeCounts(4)
-    pairs = [(IMAGES, IMAGES, torch.tensor([[0, 3], [3, 3]])), (IMAGES, IMAGES, None)]
-    assert list(counts.watch(pairs)) == pairs
-    assert counts.counts.tolist() == [1, 0, 0, 3]
 
 
 def test_the_map_is_the_first_two_principal_components():
@@ -66,6 +59,8 @@ def test_usage_is_counted_over_enough_latents_and_says_which(tmp_path, quantizer
     assert found["usage"] == pytest.approx(np.mean([(share > 0).mean() for share in shares]))
     entropies = [-(share[share > 0] * np.log(share[share > 0])).sum() for share in shares]
     assert found["perplexity"] == pytest.approx(np.mean(np.exp(entropies)))
+    assert probe.latents == 20 * 16
+    assert probe.counts.tolist() == np.bincount(indices.flatten(), minlength=4).tolist()
 
 
 def test_a_plain_autoencoder_has_no_usage():

@@ -43,6 +43,10 @@ METHODS: tuple[tuple[str, str, Group, float, tuple[float, ...] | None], ...] = (
     ("sim_vq", "SimVQ", "peer", 0.88, (1.0, 1.0, 0.97)),
     ("none", "plain autoencoder", "reference", 1.25, None),
 )
+KMEANS: tuple[str, str, Group, float, tuple[float, ...]] = (
+    *("kmeans_afterwards", "No quantizer, k-means afterwards", "reference"),
+    *(1.4, (1.0, 1.0, 0.99)),
+)
 SIZE = 64
 STEPS = 2000
 
@@ -57,15 +61,20 @@ def write_comparison(
     images: int = 6,
     size: int = SIZE,
     trouble: bool = True,
+    kmeans: bool = False,
 ) -> Path:
-    """Write a comparison: one failed cell and one running, a metric that nobody knows, notes that are markup."""
+    """Write a comparison: one failed cell and one running, a metric that nobody knows, notes that are markup.
+
+    With ``kmeans`` there is a reference with codes and without a training of its own, better than all others.
+    """
+    methods = (*METHODS, KMEANS) if kmeans else METHODS
     rng = np.random.default_rng(7)
     (folder / ORIGINALS).mkdir(parents=True)
     originals = [picture(i, size) for i in range(images)]
     for i, image in enumerate(originals):
         image.save(folder / ORIGINALS / f"{i:02}.png")
     places: list[Place] = []
-    for method, _, _, quality, alive in METHODS:
+    for method, _, _, quality, alive in methods:
         points: tuple[int | None, ...] = (None,) if sweep is None or alive is None else sweep
         for point in points:
             size_k = None if alive is None else (point or 1024)
@@ -85,12 +94,21 @@ def write_comparison(
                     status = "running"
                 places.append(Place(method, point, seed))
                 write_results(cell, places[-1], status, score, share, size_k, originals, rng)
-    write_record(folder / COMPARISON_FILE, describe(folder, seeds, sweep, name, places))
+    if kmeans:
+        for path in folder.glob(f"{CELLS}/kmeans*/{METRICS_FILE}"):
+            path.write_text(json.dumps({"step": STEPS, "val/psnr": 22.0, "val/usage": 0.86}) + "\n")
+    found = tuple(Method(m, label, group) for m, label, group, _, _ in methods)
+    write_record(folder / COMPARISON_FILE, describe(folder, seeds, sweep, name, places, found))
     return folder
 
 
 def describe(
-    folder: Path, seeds: tuple[int, ...], sweep: tuple[int, ...] | None, name: str, places: list[Place]
+    folder: Path,
+    seeds: tuple[int, ...],
+    sweep: tuple[int, ...] | None,
+    name: str,
+    places: list[Place],
+    methods: tuple[Method, ...],
 ) -> Comparison:
     point = sweep and 1024
     return Comparison(
@@ -105,7 +123,7 @@ def describe(
         seeds=seeds,
         metrics=("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity"),
         sweep=None if sweep is None else Sweep("codebook_size", sweep, "codebook size K"),
-        methods=tuple(Method(m, label, group) for m, label, group, _, _ in METHODS),
+        methods=methods,
         places=tuple(places),
         environment={"driftvq": "0.1.0", "torch": "2.13.0+cpu", "python": "3.11", "cpu": EVIL, "cores": 2, "git": None},
         data={"source": "embedded photographs", "train": 1152, "evaluation": 256, "size": 64},
@@ -148,7 +166,8 @@ def write_results(
         "sharpness <b>": 0.3 + 0.2 * score,
     }
     if codebook_size is not None:
-        values |= {"usage": share, "perplexity": max(1.0, 0.72 * share * codebook_size)}
+        values |= {"usage": share, "perplexity": max(1.0, 0.72 * share * codebook_size), "selected": 0.87 * share}
+        values |= {"relocated": 30.0, "drift_followed": 0.6} if place.method == "ns_vq" else {}
     write_cell(
         Cell(
             folder,
@@ -160,6 +179,8 @@ def write_results(
             config={"quantizer": place.method, "note": EVIL},
             values={key: float(value) for key, value in values.items()} if done else {},
             n=256 if done else None,
+            usage_over="50 latents per code (held-out images, training images)" if done and codebook_size else None,
+            usage_latents=50 * codebook_size if done and codebook_size else None,
             missing=("ms_ssim: 64 px are too small for five scales",) if done else (),
             codebook_size=codebook_size,
             code_dim=64,
@@ -190,6 +211,9 @@ def write_curve(
         record: dict[str, Any] = {"step": step, "train/loss": 0.4 * np.exp(-4 * t) + 0.05 + 0.01 * rng.random()}
         if step % 50 == 0:
             record["val/psnr"] = 12 + (5 + 7 * score) * (1 - np.exp(-5 * t)) + rng.normal(0, 0.08)
+        if codebook_size is not None:
+            record["train/usage"] = float(np.clip(share + (0.3 - share) * np.exp(-9 * t), 0, 1))
+            record |= {"quantizer/relocated": 30 * t, "quantizer/drift_followed": 0.9 - 0.3 * t}
         if step % 50 == 0 and codebook_size is not None:
             record["val/usage"] = float(np.clip(share + (0.25 - share) * np.exp(-6 * t) + rng.normal(0, 0.005), 0, 1))
             record["val/perplexity"] = 0.7 * record["val/usage"] * codebook_size
@@ -201,15 +225,15 @@ def write_curve(
 
 def drift(t: float, share: float, step: int, rng: np.random.Generator) -> dict[str, float | None]:
     if step == 0:
-        return {"drift/latents_moved": None, "drift/usage": 0.25}
+        return {"drift/latents_moved": None, "drift/latent_spread": 0.25}
     return {
-        "drift/latents_moved": 0.5 * np.exp(-3 * t) + 0.03 + 0.01 * rng.random(),
+        "drift/latents_moved": 200.0 if step == 100 else 0.5 * np.exp(-3 * t) + 0.03 + 0.01 * rng.random(),
         "drift/cells_changed": 0.6 * np.exp(-2 * t) + 0.1 + 0.02 * rng.random(),
         "drift/follow_selected": 0.9 + 0.05 * rng.normal(),
-        "drift/follow_unselected": share * 0.9 + 0.04 * rng.normal(),
+        "drift/follow_unselected": -40.0 if step == 1500 else share * 0.9 + 0.04 * rng.normal(),
         "drift/older_than_1000": max(0.0, 1 - share) * (step > 1000),
         "drift/quantization_error": 0.4 * np.exp(-3 * t) + 0.1,
-        "drift/usage": share,
+        "drift/perplexity": 9 * share,
         "drift/wobble <i>": rng.random(),
     }
 

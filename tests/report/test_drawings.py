@@ -9,19 +9,25 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from driftvq.records.comparisons import update_cell
+from driftvq.drift_meter import DriftReading
+from driftvq.records.codec import write_record
+from driftvq.records.comparisons import Codes, update_cell
 from driftvq.records.metric_table import DRIFT, decimals, metric, written, written_spread
 from driftvq.report import aggregate, load_comparison, results_table, write_report
 from driftvq.report import page as page_module
 from driftvq.report.drawings import gather_codes, gather_curves, thinned
 from driftvq.report.page import comparison_payload, embed_json, render
 from driftvq.report.words import gather_paper
+from driftvq.training.logs import COUNTED_ELSEWHERE
+from tests.report.synthetic import write_comparison
 
 
 def test_curves_are_means_over_seeds(plain_source: Path) -> None:
     training = gather_curves(aggregate(load_comparison(plain_source)))
     keys = [chart["key"] for chart in training["charts"]]
-    assert keys[:3] == ["val/usage", "val/psnr", "drift/latents_moved"]
+    assert keys[:4] == ["train/usage", "val/usage", "val/psnr", "drift/latents_moved"]
+    first = [chart["key"] for chart in training["charts"] if chart.get("first")]
+    assert first[-2:] == ["quantizer/drift_followed", "quantizer/relocated"]
     assert keys[-1] == "drift/wobble <i>"
     curve = next(c for c in training["curves"] if keys[c["chart"]] == "val/psnr" and c["method"] == 6)
     steps = training["steps"][curve["steps"]]
@@ -66,9 +72,10 @@ def test_code_use_is_sorted_and_complete(sweep_source: Path) -> None:
         assert codes["perplexity"] == pytest.approx(np.exp(stats.entropy(counts)), abs=0.06)
         assert codes["counts"] == np.sort(counts)[::-1][codes["ranks"]].tolist()
         assert len(codes["ranks"]) <= 203
-        places = len(codes["map"]["alive"]) // 2 + len(codes["map"]["dead"]) // 2
+        dead = np.array(codes["map"]["dead"]).reshape(-1, 3)
+        places = len(codes["map"]["alive"]) // 2 + dead[:, 2].sum()
         assert places == codes["map"]["shown"] == min(2000, len(counts))
-        assert all(0 <= number <= 1000 for number in codes["map"]["alive"] + codes["map"]["dead"])
+        assert all(0 <= number <= 1000 for number in codes["map"]["alive"] + dead[:, :2].flatten().tolist())
 
 
 @pytest.mark.parametrize(
@@ -102,7 +109,7 @@ def test_what_usage_was_counted_over_is_said_on_the_page_and_below_the_table(pla
     over = "52 latents per code (held-out images <b>)"
     update_cell(plain / "cells" / "sim_vq--None--seed0", usage_over=over)
     results = aggregate(load_comparison(plain))
-    assert comparison_payload(results, 0)["notes"][-1] == f"Usage and perplexity over {over}."
+    assert f"Usage and perplexity over {over}." in comparison_payload(results, 0)["notes"]
     assert r"Usage and perplexity over 52 latents per code (held-out images \<b\>)." in results_table(results)
 
 
@@ -117,9 +124,30 @@ def test_values_are_written_for_readers() -> None:
     assert metric("anything").better is None
 
 
-def test_every_reading_of_the_drift_meter_has_plain_words() -> None:
-    drift = pytest.importorskip("driftvq.drift_meter")
-    assert set(DRIFT) == set(drift.DriftReading().to_dict())
+def test_every_reading_that_is_logged_has_plain_words() -> None:
+    assert set(DRIFT) == set(DriftReading().to_dict()) - set(COUNTED_ELSEWHERE)
+
+
+def test_dead_codes_that_lie_together_share_a_cross(plain: Path) -> None:
+    places = ((0.0, 0.0), (10.0, 0.0), *((0.001 * i, 10.0) for i in range(7)), (10.0, 10.0))
+    counts = (5, 0, *[0] * 7, 0)
+    codes = Codes(counts, points=places, point_codes=tuple(range(len(places))), latents=((5.0, 5.0),))
+    write_record(plain / "cells" / "vq--None--seed0" / "codes.json", codes)
+    drawn = next(d for d in gather_codes(aggregate(load_comparison(plain))) if d["method"] == 4)
+    dead = sorted(map(tuple, np.array(drawn["map"]["dead"]).reshape(-1, 3).tolist()))
+    assert dead == [(0, 1000, 7), (1000, 0, 1), (1000, 1000, 1)]
+
+
+def test_what_few_images_select_stands_beside_k_means(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path / "c", sweep=None, seeds=(0,), images=1, size=16, kmeans=True)
+    results = aggregate(load_comparison(folder))
+    drawn = {results.comparison.methods[d["method"]].name: d for d in gather_codes(results)}
+    cells = {row.method.name: row.done[0] for row in results.rows if row.done}
+    assert drawn["sim_vq"]["selected"] == cells["sim_vq"].values["selected"]
+    assert drawn["sim_vq"]["images"] == 256
+    kmeans = cells["kmeans_afterwards"].values["selected"]
+    assert drawn["sim_vq"]["reference"] == {"label": "No quantizer, k-means afterwards", "selected": kmeans}
+    assert drawn["kmeans_afterwards"]["reference"] is None
 
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!--", "a & b", "\u2028\u2029", '"\\', "ü€"])

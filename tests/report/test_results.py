@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from driftvq.records.codec import write_record
-from driftvq.records.comparisons import Cell, Codes, Comparison, Method, Sweep, update_cell
+from driftvq.drift_meter import DriftReading
+from driftvq.inspection.codebook_state import give_verdict
+from driftvq.records.comparisons import Cell, Comparison, Method, Sweep, update_cell
 from driftvq.report import aggregate, answer, load_comparison
 
 
@@ -79,7 +80,7 @@ def test_no_codes_no_rank(sweep_source: Path) -> None:
 
 def test_unknown_metrics_are_kept_without_a_best(sweep_source: Path) -> None:
     results = aggregate(load_comparison(sweep_source))
-    assert results.columns == ("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity", "sharpness <b>")
+    assert results.columns[:8] == ("kid", "usage", "lpips_alex", "rfid", "ssim", "psnr", "perplexity", "sharpness <b>")
     assert not any(name == "sharpness <b>" for name, _ in results.best)
 
 
@@ -103,15 +104,15 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     assert results.rows[1].test is not None
     assert results.rows[1].test.p is None
     assert answer(results).best == (
-        "A has the lowest KID, 1.00, 50% lower than the best peer, B (2.00); with one seed there is no spread, so "
-        "this may be chance."
+        "A has the lowest KID, 1.00, 50% lower than the best trained peer, B (2.00). One seed tells who collapses, not "
+        "who wins by a little: there is no spread to compare the difference with."
     )
 
 
 def test_the_answer_says_how_sure_it_is(tmp_path: Path) -> None:
     sure = answer(aggregate(make({"a": [1.0, 1.01, 1.02], "b": [2.0, 2.01, 2.03]}, tmp_path))).best
     assert sure.startswith(
-        "A has the lowest KID, 1.01 ± 0.01, 50% lower than the best peer, B (2.01 ± 0.02): more than"
+        "A has the lowest KID, 1.01 ± 0.01, 50% lower than the best trained peer, B (2.01 ± 0.02): more than"
     )
     assert "the spread of the 3 seeds (paired test: p < 0.001)" in sure
     unsure = answer(aggregate(make({"a": [1.0, 1.1], "b": [1.2, 1.5]}, tmp_path))).best
@@ -131,12 +132,13 @@ def test_negative_kid_gets_no_percentage(tmp_path: Path) -> None:
 
 def test_the_sweep_is_told_in_the_answer(sweep_source: Path) -> None:
     comparison = load_comparison(sweep_source)
-    best, collapsed, progress = answer(aggregate(comparison))
+    best, collapsed, references, progress = answer(aggregate(comparison))
     assert best.startswith(
         "NS-VQ (driftvq default) has the lowest KID at every codebook size K from 64 to 8192; at 8192 it has"
     )
     assert "vanilla VQ <script>alert(1)</script>" in collapsed
     assert "at 1024" in collapsed
+    assert references.startswith("As a yardstick, not ranked: plain autoencoder: 0.0")
     assert progress == "So far 64 of 66 cells are done, 1 failed, 1 running."
     others = [cell for cell in comparison.cells if (cell.method, cell.point) not in {("ns_vq", 64), ("trans_vq", 64)}]
     mixed = answer(aggregate(replace(comparison, cells=tuple(others)))).best
@@ -158,18 +160,41 @@ def test_conditions_are_counted_not_spanned(tmp_path: Path) -> None:
 
 def test_an_ablation_of_ours_is_no_rival(tmp_path: Path) -> None:
     text = answer(aggregate(make({"a": [1.0], "b": [1.5], "c": [2.0]}, tmp_path, {"b": "ablation"}))).best
-    assert "50% lower than the best peer, C (2.00)" in text
+    assert "50% lower than the best trained peer, C (2.00)" in text
 
 
-def test_few_tokens_are_no_collapse(plain: Path) -> None:
-    """With fewer tokens than codes most codes cannot be selected."""
-    cell = plain / "cells" / "vq--None--seed0"
-    assert next(row for row in aggregate(load_comparison(plain)).rows if row.method.name == "vq").collapsed
-    write_record(cell / "codes.json", Codes((1,) * 60 + (0,) * 964))
-    assert not next(row for row in aggregate(load_comparison(plain)).rows if row.method.name == "vq").collapsed
+def test_a_reference_with_codes_neither_wins_nor_is_a_peer(tmp_path: Path) -> None:
+    values = {"a": [2.0, 2.1], "b": [3.0, 3.3], "c": [1.0, 1.1]}
+    results = aggregate(make(values, tmp_path, {"c": "reference"}))
+    said = answer(results)
+    assert said.best.startswith("A has the lowest KID, 2.05 ± 0.07, 35% lower than the best trained peer, B (3.15")
+    assert said.references == "As a yardstick, not ranked: C: 1.05 ± 0.07."
+    assert [row.rank for row in results.rows] == [1, 2, None]
+    assert [results.mark(row, "kid") for row in results.rows] == ["best", None, None]
+
+
+def test_few_latents_are_no_collapse(plain: Path) -> None:
+    """With fewer latents than codes most codes cannot be selected."""
+
+    def state() -> str | None:
+        return next(row for row in aggregate(load_comparison(plain)).rows if row.method.name == "vq").state
+
+    assert state() == "collapsed"
     for seed in (0, 1):
-        update_cell(plain / "cells" / f"vq--None--seed{seed}", usage_over="50 latents per code (held-out images)")
-    assert next(row for row in aggregate(load_comparison(plain)).rows if row.method.name == "vq").collapsed
+        update_cell(plain / "cells" / f"vq--None--seed{seed}", usage_latents=60)
+    assert state() == "alive"
+
+
+@pytest.mark.parametrize(
+    ("usage", "state"), [(0.199, "collapsed"), (0.2, "partly used"), (0.799, "partly used"), (0.8, "alive")]
+)
+def test_one_definition_of_collapsed_for_report_meter_and_inspect(tmp_path: Path, usage: float, state: str) -> None:
+    cell = make({"a": [1.0]}, tmp_path).cells[0]
+    comparison = replace(make({"a": [1.0]}, tmp_path), cells=(replace(cell, values={"kid": 1.0, "usage": usage}),))
+    assert aggregate(comparison).rows[0].state == state
+    assert DriftReading(latent_spread=1.0, recent_usage=usage).verdict().startswith(f"{state}:")
+    codebook = {"recent_usage": usage, "training_steps": 900, "kmeans_start": None}
+    assert give_verdict({"model": {}, "codebook": codebook})["state"] == state
 
 
 def test_nothing_done_yet(plain: Path) -> None:

@@ -15,7 +15,7 @@ from driftvq.report.tables import FORMATS
 def test_markdown_marks_the_best_and_says_what_failed(sweep_source: Path) -> None:
     text = results_table(load_comparison(sweep_source))
     lines = text.splitlines()
-    assert lines[0].startswith("| Method | codebook size K | KID, n = 256 ↓ | LPIPS ↓ | rFID, n = 256 ↓ | SSIM ↑ |")
+    assert lines[0].startswith("| Method | codebook size K | KID, n = 256 ↓ | Usage ↑ | LPIPS ↓ | rFID, n = 256 ↓ |")
     assert len({line.count(" | ") for line in lines if line.startswith("|")}) == 1
     best = next(line for line in lines if line.startswith("| NS-VQ (driftvq default) | 8192 |"))
     assert re.search(r"\| \*\*0\.0\d+\*\* ± 0\.0\d+ \|", best)
@@ -26,11 +26,11 @@ def test_markdown_marks_the_best_and_says_what_failed(sweep_source: Path) -> Non
 def test_latex_is_escaped(plain_source: Path) -> None:
     text = results_table(load_comparison(plain_source), "latex")
     body = [line for line in text.splitlines() if not line.startswith("%")]
-    assert body[0] == r"\begin{tabular}{lrrrrrrrrrr}"
+    assert body[0] == r"\begin{tabular}{lrrrrrrrrrrrrr}"
     assert body[-1] == r"\end{tabular}"
     rows = [line for line in body if line.endswith(r" \\")]
     assert len(rows) == 1 + 8
-    assert all(len(re.findall(r"(?<!\\)&", row)) == 10 for row in rows)
+    assert all(len(re.findall(r"(?<!\\)&", row)) == 13 for row in rows)
     joined = "\n".join(body)
     assert r"\textless{}script\textgreater{}" in joined
     assert not re.search(r"(?<!\\)[%#_]", joined)

@@ -40,7 +40,7 @@ def run(pictures, tmp_path, one_thread):
 
 
 def drift_lines(run):
-    return [r for r in read_records(run / "metrics.jsonl") if "drift/usage" in r]
+    return [r for r in read_records(run / "metrics.jsonl") if "drift/latent_spread" in r]
 
 
 def test_drift_is_read_before_the_first_step_and_every_so_often(run):
@@ -62,7 +62,11 @@ def test_tensorboard_has_scalars_histograms_and_pictures(run):
     folder = run("run", steps=4, probe_every=2).run
     events = EventAccumulator(str(folder), size_guidance={"images": 0, "histograms": 0, "scalars": 0}).Reload()
     tags = events.Tags()
-    assert {"drift/usage", "drift/follow_unselected", "train/loss", "val/psnr"} <= set(tags["scalars"])
+    assert {"drift/follow_unselected", "train/loss", "val/psnr"} <= set(tags["scalars"])
+    usages = {tag for tag in tags["scalars"] if "usage" in tag}
+    assert usages == {"usage/last_100_steps", "usage/validation_images"}
+    logged = {r["step"]: r["val/usage"] for r in read_records(folder / "metrics.jsonl") if "val/usage" in r}
+    assert {e.step: e.value for e in events.Scalars("usage/validation_images")} == pytest.approx(logged)
     assert [e.step for e in events.Scalars("train/loss")] == [1, 2, 3, 4]
     assert {"codes/selected_by_probe", "codes/age"} == set(tags["histograms"])
     assert [e.step for e in events.Images("reconstructions")] == [2, 4]
@@ -79,7 +83,7 @@ def test_other_processes_than_the_first_write_nothing(tmp_path):
 
 
 def test_a_run_that_starts_again_forgets_all_that_was_logged(tmp_path):
-    append_record(tmp_path / "metrics.jsonl", 0, {"drift/usage": 1.0})
+    append_record(tmp_path / "metrics.jsonl", 0, {"drift/latent_spread": 1.0})
     RunLog(tmp_path, 0, tensorboard=False)
     assert read_records(tmp_path / "metrics.jsonl") == []
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftvq.cli.arguments import find_run, say, whole
 from driftvq.cli.encode import add_max_pixels
-from driftvq.records.runs import CONFIG_FILE
+from driftvq.records.runs import CONFIG_FILE, EVALUATION_FILE
 
 if TYPE_CHECKING:
     from driftvq.data import ImageSource
@@ -24,7 +24,6 @@ EXAMPLES = """examples:
 The result of a run is also written to its evaluation.json.
 """
 EMBEDDED = "embedded"
-RESULT = "evaluation.json"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
         check_name("metric", name, METRICS)
     folder = find_run(args.model)
     config = read_config(folder)
-    out = args.out or (folder / RESULT if folder is not None else None)
+    out = args.out or (folder / EVALUATION_FILE if folder is not None else None)
     if args.out is not None and (args.out.is_dir() or not args.out.parent.is_dir()):
         raise ValueError(f"--out must be a file in an existing folder, got {str(args.out)!r}")
     images = choose_images(args.data, args.split, config)

@@ -164,7 +164,7 @@ def _use(use: Mapping[str, Any] | None) -> list[str]:
     if use is None:
         return []
     lines = [f"On {use['images']:,} images" + (f" ({use['skipped']:,} unreadable)" if use["skipped"] else "")]
-    lines += _row("usage", f"{use['usage']:.1%}")
+    lines += _row("selected", f"{use['usage']:.1%} of the codes")
     return lines + _row("perplexity", f"{use['perplexity']:,.1f} of {use['codebook_size']:,}")
 
 

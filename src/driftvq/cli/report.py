@@ -1,4 +1,4 @@
-"""``driftvq report``: the page of a comparison, from its results on disk."""
+"""``driftvq report``: the page of a comparison or a run, from its results on disk."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from driftvq.cli.arguments import say
 
 EXAMPLES = """examples:
-  driftvq report runs/a                         rebuild runs/a/report.html, results.json and results.csv
+  driftvq report runs/a                         build runs/a/report.html, results.json and results.csv
   driftvq report runs/a runs/b -o both.html     two comparisons side by side
   driftvq report runs/a --format latex          print the table to paste into a paper
 
@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq report``."""
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "folders", nargs="+", type=Path, metavar="FOLDER", help="of a comparison; several: side by side"
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="of a comparison or a run; several: side by side"
     )
     parser.add_argument(
         "-o",
@@ -33,12 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the page and the machine-readable results, or print the table."""
-    from driftvq.report import load_comparison, results_table, write_report, write_results
+    from driftvq.report import load_results, results_table, write_report, write_results
 
     if args.format is not None:
         if len(args.folders) > 1 or args.out is not None:
             raise ValueError("--format prints the table of one folder; received several, or --out as well")
-        sys.stdout.write(results_table(load_comparison(args.folders[0]), args.format))
+        sys.stdout.write(results_table(load_results(args.folders[0]), args.format))
         return
     if args.out is None and len(args.folders) == 1:
         write_results(args.folders[0])

@@ -106,6 +106,7 @@ def _report(result: "TrainResult") -> None:
         f"  driftvq evaluate {run}",
         f"  driftvq reconstruct {run} PHOTO.jpg",
         f"  driftvq inspect {run}",
+        f"  driftvq report {run}",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 
@@ -114,7 +115,7 @@ def _values(values: dict[str, float]) -> str:
     texts = {
         "psnr": "PSNR {:.2f} dB",
         "ssim": "SSIM {:.3f}",
-        "usage": "usage {:.1%}",
+        "usage": "{:.1%} of the codes selected",
         "perplexity": "perplexity {:.0f}",
     }
     shown = [text.format(values[f"val/{name}"]) for name, text in texts.items() if f"val/{name}" in values]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from driftvq.names import importer
+from driftvq.records.metric_table import codebook_state
 
 if TYPE_CHECKING:
     from driftvq.drift_meter.meter import DriftMeter
@@ -31,17 +32,10 @@ WORDS = {
 }
 """The values to look at first, and what they are called on a screen."""
 
-ALIVE, COLLAPSED = 0.8, 0.2
-"""Usage above the first: alive; below the second: collapsed."""
 LEFT_BEHIND = 0.3
 """Codes that follow the latents by less are left behind."""
 MOVING = 0.05
 """Latents that move by less than this share of their spread between two readings hardly move."""
-
-
-def expected_usage(codes: int, draws: int) -> float:
-    """Share of equally likely codes that so many draws hit: what usage can be expected to reach at best."""
-    return -math.expm1(draws * math.log1p(-1 / codes)) if codes > 1 else 1.0
 
 
 @dataclass(frozen=True)
@@ -142,7 +136,7 @@ class DriftReading:
             return "unknown: there is no codebook, or it waits for its start"
         share = self.recent_usage if recent else min(1.0, self.usage / self.usage_expected)
         where = "of the codes were selected in the last 100 steps" if recent else "of the use that the probe allows"
-        state = "alive" if share >= ALIVE else "collapsed" if share < COLLAPSED else "partly used"
+        state = codebook_state(share)
         behind = state != "alive" and self.latents_moved >= MOVING and self.follow_unselected < LEFT_BEHIND
         return f"{state}: {share:.0%} {where}" + ("; the other codes stay behind" if behind else "")
 

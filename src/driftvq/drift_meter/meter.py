@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from driftvq.drift_meter import NAN, DriftReading, expected_usage
+from driftvq.drift_meter import NAN, DriftReading
 from driftvq.drift_meter.probing import (
     Snapshot,
     bare_snapshot,
@@ -27,6 +27,7 @@ from driftvq.drift_meter.probing import (
 from driftvq.functional import Metric, count_codes, drift_moments, fit_drift, nearest, perplexity, usage
 from driftvq.names import positive_int
 from driftvq.quantizers.quantizer import Quantizer
+from driftvq.records.metric_table import expected_usage
 
 
 def present(now: Snapshot) -> dict[str, float]:

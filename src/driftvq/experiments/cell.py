@@ -18,18 +18,30 @@ from driftvq.data import eval_batches, to_float
 from driftvq.experiments.measuring import (
     BATCH,
     UsageProbe,
+    describe_codes,
     measure,
     parameters_of,
     peak_memory_mb,
     readings,
+    rebuild,
     step_clock,
 )
 from driftvq.files import read_records
 from driftvq.machine import pick_accelerator
+from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, quantize_afterwards
+from driftvq.models.running import model_pairs
 from driftvq.records.codec import write_record
 from driftvq.records.comparisons import CODES_FILE, TRAINING, Cell, Status, read_cell, update_cell
-from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, MODEL, SKIPPED_FILE
+from driftvq.records.runs import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    ENVIRONMENT_FILE,
+    METRICS_FILE,
+    MODEL,
+    SKIPPED_FILE,
+    append_record,
+)
 from driftvq.training.checkpoints import list_checkpoints
 from driftvq.training.config import TrainConfig
 from driftvq.training.loop import Probe
@@ -80,8 +92,9 @@ def train_model(cell: Cell) -> Cell:
         started = time.perf_counter()
         model = _with_codebook(model, config, cell.task.kmeans_images)
         cost["seconds"]["train"] += time.perf_counter() - started
+        _log_validation(cell, config, model, cost["steps"])
     model.save_pretrained(cell.folder / MODEL)
-    values = {} if cell.task.probes is None else {**_on_the_way(cell, config), **_readings(model, config)}
+    values = {**_on_the_way(cell, config), **_readings(model, config)}
     cell = update_cell(
         cell.folder, **cost, values=values, peak_memory_mb=peak_memory_mb(), parameters=parameters_of(model)
     )
@@ -95,7 +108,7 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
     resume = bool(list_checkpoints(run / CHECKPOINTS))
     if not resume:
         shutil.rmtree(run, ignore_errors=True)
-    probe = None if not cell.task.probes else Probe(cell.task.probes, UsageProbe(config).read)
+    probe = Probe(cell.task.probes, UsageProbe(config).read) if cell.task.probes else None
     before = cell.seconds.get(UNFINISHED, 0.0) if resume else 0.0
     started = time.perf_counter()
     try:
@@ -124,6 +137,17 @@ def _with_codebook(model: VQVAE, config: TrainConfig, images: int | None) -> VQV
         return quantize_afterwards(model, (to_float(b.images) for b in batches), config.codebook_size, config.seed)
 
 
+def _log_validation(cell: Cell, config: TrainConfig, model: VQVAE, step: int) -> None:
+    """What a codebook made afterwards is worth on the images that the others are validated on: all its log says."""
+    assert model.quantizer is not None
+    source, limit = open_images(config, "val"), config.val_images or None
+    with eval_batches(source, size=config.size, batch_size=config.batch_size, limit=limit) as batches:
+        pairs = model_pairs(model, batches, next(model.parameters()).device)
+        found = evaluate(pairs, codebook_size=model.quantizer.codebook_size, metrics=("psnr", "usage", "perplexity"))
+    (cell.folder / METRICS_FILE).unlink(missing_ok=True)  # of the network without codes
+    append_record(cell.folder / METRICS_FILE, step, {f"val/{name}": value for name, value in found.values.items()})
+
+
 def _on_the_way(cell: Cell, config: TrainConfig) -> dict[str, float]:
     """What probes found during the training: ``usage@300`` is that after 300 steps, a warm-up not counted."""
     found = {}
@@ -145,19 +169,22 @@ def measure_model(cell: Cell, model: VQVAE) -> Cell:
     """Measure a trained model, and with that end the cell."""
     started = time.perf_counter()
     config = make_config(cell.config)
-    evaluation, codes = measure(cell, config, model)
+    evaluation = measure(cell, config, model)
     values = {name: value for name, value in evaluation.to_dict()["values"].items() if value is not None}
+    if "usage" in values:
+        values["selected"] = values.pop("usage")
     probe = UsageProbe(config)
-    if cell.task.probes is not None:
-        values |= probe.read(model)
-    if codes is not None:
-        write_record(cell.folder / CODES_FILE, codes)
+    values |= probe.read(model)
+    originals = rebuild(cell.folder, model)
+    if probe.counts is not None:
+        write_record(cell.folder / CODES_FILE, describe_codes(model, probe.counts, [originals]))
     return update_cell(
         cell.folder,
         status="done",
         values={**values, **cell.values},
         n=evaluation.n,
         usage_over=probe.over or None,
+        usage_latents=probe.latents or None,
         missing=tuple(f"{name}: {reason}" for name, reason in evaluation.missing.items()),
         codebook_size=None if model.quantizer is None else model.quantizer.codebook_size,
         code_dim=config.code_dim,

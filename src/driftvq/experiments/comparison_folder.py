@@ -79,10 +79,8 @@ def begin(folder: Path, plan: Plan) -> None:
 
 def cell_record(folder: Path, cell: CellPlan, plan: Plan) -> records.Cell:
     """The first contents of ``cell.json``."""
-    probes = plan.recipe.probes
-    if probes is not None:
-        steps = (step + cell.config.warm_up for step in probes)
-        probes = tuple(step for step in steps if step < (cell.config.steps or 0))
+    steps = (step + cell.config.warm_up for step in plan.recipe.probes)
+    probes = tuple(step for step in steps if step < (cell.config.steps or 0))
     task = records.Task(
         images=plan.evaluation,
         metrics=plan.metrics,

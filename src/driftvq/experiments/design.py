@@ -93,8 +93,7 @@ class Recipe:
         seeds: unless asked otherwise; None: as many as the scale has.
         evaluation: images to evaluate on; None: as many as the scale has.
         metrics: in the order of the columns, the one that ranks first; empty: the scale's.
-        probes: steps after which usage is counted over at least 50 latents per code, as at the end; None: it is that of
-            the evaluated images.
+        probes: steps after which usage is counted over enough latents, as it is at the end.
         published: the paper's numbers.
         notes: what a reader must know.
     """
@@ -111,7 +110,7 @@ class Recipe:
     seeds: int | None = None
     evaluation: int | None = None
     metrics: tuple[str, ...] = ()
-    probes: tuple[int, ...] | None = None
+    probes: tuple[int, ...] = ()
     published: Published | None = None
     notes: tuple[str, ...] = ()
 

@@ -20,33 +20,29 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from driftvq.data import eval_batches
 from driftvq.data.images import read_image, to_float, to_uint8, write_image
 from driftvq.metrics import CodeCounter, Evaluation, evaluate
-from driftvq.metrics.evaluation import CODE_METRICS, Pairs
+from driftvq.metrics.evaluation import CODE_METRICS
 from driftvq.models import VQVAE
 from driftvq.models.running import model_pairs
 from driftvq.models.vqvae import count_parameters
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Cell, Codes
+from driftvq.records.metric_table import LATENTS_PER_CODE
 from driftvq.training.config import TrainConfig
 from driftvq.training.run import open_images
 
 BATCH = 16
-LATENTS_PER_CODE = 50
-"""With so many latents of which each selects one code of equal chance, less than one code in 10²⁰ stays unselected."""
 MOST_CODES, MOST_LATENTS = 2000, 500
 
 
-def measure(cell: Cell, config: TrainConfig, model: VQVAE) -> tuple[Evaluation, Codes | None]:
-    """Evaluate a model, rebuild the comparison's originals, and describe its codes."""
+def measure(cell: Cell, config: TrainConfig, model: VQVAE) -> Evaluation:
+    """Evaluate a model on the images of its comparison."""
     device = next(model.parameters()).device
     codebook_size = None if model.quantizer is None else model.quantizer.codebook_size
-    counts = CodeCounts(codebook_size or 0)
     names = [name for name in cell.task.metrics if codebook_size is not None or name not in CODE_METRICS]
     source = open_images(config, "val")
     with eval_batches(source, size=config.size, batch_size=BATCH, limit=cell.task.images) as batches:
-        pairs = counts.watch(model_pairs(model, batches, device))
-        evaluation = evaluate(pairs, codebook_size=codebook_size, metrics=names, device=device)
-    originals = rebuild(cell.folder, model)
-    return evaluation, None if codebook_size is None else describe_codes(model, counts.counts, [originals])
+        pairs = model_pairs(model, batches, device)
+        return evaluate(pairs, codebook_size=codebook_size, metrics=names, device=device)
 
 
 def rebuild(folder: Path, model: VQVAE) -> Tensor:
@@ -62,7 +58,7 @@ def rebuild(folder: Path, model: VQVAE) -> Tensor:
 
 
 class UsageProbe:
-    """Usage and perplexity over at least 50 latents per code, as far as there are as many.
+    """Usage and perplexity over enough latents for each code, as far as there are as many.
 
     A code that few latents select looks dead to few images. So held-out images are followed by the same mirrored, by
     training images and by these mirrored, until there are enough.
@@ -72,10 +68,13 @@ class UsageProbe:
 
     Attributes:
         over: what the latest reading counted, for readers.
+        latents: how many that were.
+        counts: how often they selected each code ``(k,)``, in all codebooks together; None without a quantizer.
     """
 
     def __init__(self, config: TrainConfig) -> None:
-        self.config, self.over = config, ""
+        self.config, self.over, self.latents = config, "", 0
+        self.counts: Tensor | None = None
 
     def read(self, model: VQVAE) -> dict[str, float]:
         """``usage`` and ``perplexity``, the mean over codebooks if there are several; nothing without a quantizer."""
@@ -89,8 +88,9 @@ class UsageProbe:
             counter.update(indices)
             if counter.indices >= needed * per_position:
                 break
-        per_code = counter.indices / per_position / counter.codebook_size
-        self.over = f"{per_code:.0f} latents per code ({', '.join(used)})"
+        self.latents, counts_qk = counter.indices // per_position, counter.counts_qk
+        self.counts = None if counts_qk is None else counts_qk.sum(dim=0)
+        self.over = f"{self.latents / counter.codebook_size:.0f} latents per code ({', '.join(used)})"
         return {"usage": counter.usage(), "perplexity": counter.perplexity()}
 
     def _images(self) -> Iterator[tuple[str, Tensor]]:
@@ -115,20 +115,6 @@ def readings(model: VQVAE, latents_nd: Tensor) -> dict[str, float]:
     spread_d = torch.linalg.eigvalsh(latents_nd.double().t().cov().reshape(latents_nd.shape[1], -1)).clamp(min=0).sqrt()
     found = {} if model.quantizer is None else model.quantizer.readings()
     return {**found, "thinnest": float(spread_d[0] / spread_d[-1].clamp(min=1e-300))}
-
-
-class CodeCounts:
-    """Counts the codes of an evaluation as it passes by."""
-
-    def __init__(self, codebook_size: int) -> None:
-        self.counts = torch.zeros(codebook_size, dtype=torch.int64)
-
-    def watch(self, pairs: Pairs) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """The pairs, unchanged."""
-        for real, fake, indices in pairs:
-            if indices is not None:
-                self.counts += torch.bincount(indices.flatten().cpu(), minlength=len(self.counts))
-            yield real, fake, indices
 
 
 def describe_codes(model: VQVAE, counts: Tensor, images: Iterable[Tensor]) -> Codes:

@@ -107,10 +107,11 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def drift_series(records: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]] | None:
-    """Every value of the drift meter over training, as (step, value)."""
+    """Every value of the drift meter over training, as (step, value), and the codes in use as training counts them."""
     series: dict[str, list[tuple[int, float]]] = {}
     for name in DriftReading().to_dict():
-        found = [(r["step"], _numbers(r)[f"drift/{name}"]) for r in records if f"drift/{name}" in _numbers(r)]
+        key = "train/usage" if name == "recent_usage" else f"drift/{name}"
+        found = [(r["step"], _numbers(r)[key]) for r in records if key in _numbers(r)]
         if found:
             series[name] = found
     return series or None

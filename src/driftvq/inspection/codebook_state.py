@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftvq.drift_meter import ALIVE, COLLAPSED, LEFT_BEHIND, MOVING, expected_usage
+from driftvq.drift_meter import LEFT_BEHIND, MOVING
 from driftvq.drift_meter.probing import parts_of, pending_starts
 from driftvq.functional.blocks import row_blocks
 from driftvq.models import VQVAE
 from driftvq.models.vqvae import code_tensors
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.quantizer import Quantizer
+from driftvq.records.metric_table import codebook_state, expected_usage
 
 FALLING = 0.9
 """Usage is falling when it is below this share of its highest value."""
@@ -24,6 +25,9 @@ UNEVEN = 0.1
 
 DONE = "finished, or none wanted"
 """What is said of a k-means start that nothing waits for."""
+
+FEW = "few codes on these images"
+"""The state of a codebook of which nothing but the use by some images is known."""
 
 Series = Sequence[tuple[int, float]]
 
@@ -39,42 +43,58 @@ def give_verdict(report: Mapping[str, Any]) -> dict[str, str]:
     start = (codebook or {}).get("kmeans_start")
     if start is not None and start != DONE:
         return {"state": "starting", "why": f"the k-means start is not finished ({start})"}
-    share, source = _usage(report)
-    if share is None:
+    trained, use = _trained_usage(report), report.get("use")
+    if trained is None and use is None:
         return {"state": "unknown", "why": "nothing recorded says how the codes are used; measure it with --data"}
-    state = _state(share, report)
-    reasons = [f"{share:.{0 if share >= 0.1 else 1}%} of the codes are in use {source}", *_reasons(state, report)]
-    return {"state": state, "why": "; ".join(reasons)}
+    state = _state(None if trained is None else trained[0], report)
+    reasons = [] if trained is None else [f"{_percent(trained[0])} of the codes were selected {trained[1]}"]
+    reasons += _seen(report)
+    if state == FEW:
+        reasons.append("whether the others are dead, only images like those of its training can say")
+    return {"state": state, "why": "; ".join([*reasons, *_reasons(state, report)])}
 
 
-def _usage(report: Mapping[str, Any]) -> tuple[float | None, str]:
-    """The most telling share of codes in use, and where it comes from."""
+def _state(trained: float | None, report: Mapping[str, Any]) -> str:
+    """By training or by the images that were looked at, whichever shows more: a code that is selected is not dead."""
     use = report.get("use")
-    if use is not None:
-        places = max(1, (report.get("codebook") or {}).get("indices_per_position", 1))
-        possible = expected_usage(use["codebook_size"], use["indices"] // places)
-        if possible < 0.95:
-            source = f"on the {use['images']} images, where {possible:.0%} could be expected of equally used codes"
-        else:
-            source = f"on the {use['images']} images"
-        return use["usage"], source
+    if use is not None and codebook_state(use["usage"], _possible(report)) == "alive":
+        return "alive"
+    if trained is None:
+        return FEW
+    state = codebook_state(trained)
+    return "collapsing" if state == "partly used" and _falling(report) else state
+
+
+def _trained_usage(report: Mapping[str, Any]) -> tuple[float, str] | None:
+    """The share of codes that training selected, and when; None if nothing says."""
     recent = (report.get("codebook") or {}).get("recent_usage")
     if recent is not None:
-        return recent, f"in the model's last {min(100, report['codebook']['training_steps'])} training steps"
-    last = ((report.get("training") or {}).get("last") or {}).get("val/usage")
-    return (None, "") if last is None else (last["value"], "on the validation images")
+        return recent, f"in the model's last {min(RECENT, report['codebook']['training_steps'])} training steps"
+    last = (report.get("training") or {}).get("last") or {}
+    for name, where in (("train/usage", f"in the last {RECENT} training steps"), ("val/usage", "by validation images")):
+        if name in last:
+            return last[name]["value"], where
+    return None
 
 
-def _state(share: float, report: Mapping[str, Any]) -> str:
+def _possible(report: Mapping[str, Any]) -> float:
+    """The share that as many latents as were looked at select of equally likely codes."""
+    use, places = report["use"], max(1, (report.get("codebook") or {}).get("indices_per_position", 1))
+    return expected_usage(use["codebook_size"], use["indices"] // places)
+
+
+def _seen(report: Mapping[str, Any]) -> list[str]:
+    """What the images that were looked at select."""
     use = report.get("use")
-    if use is not None:
-        places = max(1, (report.get("codebook") or {}).get("indices_per_position", 1))
-        share = min(1.0, share / expected_usage(use["codebook_size"], use["indices"] // places))
-    if share >= ALIVE:
-        return "alive"
-    if share < COLLAPSED:
-        return "collapsed"
-    return "collapsing" if _falling(report) else "partly used"
+    if use is None:
+        return []
+    possible = _possible(report)
+    best = f", where {possible:.0%} could be expected of equally used codes" if possible < 0.95 else ""
+    return [f"these {use['images']:,} images select {_percent(use['usage'])} of the codes{best}"]
+
+
+def _percent(share: float) -> str:
+    return f"{share:.{0 if share >= 0.1 else 1}%}"
 
 
 def _falling(report: Mapping[str, Any]) -> bool:
@@ -91,7 +111,7 @@ def _reasons(state: str, report: Mapping[str, Any]) -> list[str]:
         reasons.append(f"it was {peak:.0%} at step {peak_step:,}")
     use, codebook = report.get("use"), report.get("codebook") or {}
     if use is not None and use["perplexity"] < UNEVEN * use["codebook_size"]:
-        reasons.append(f"a few of them do most of the work (perplexity {use['perplexity']:.0f})")
+        reasons.append(f"there, a few do most of the work (perplexity {use['perplexity']:.0f})")
     if codebook.get("near_repeats"):
         reasons.append(f"{codebook['near_repeats']:,} codes nearly repeat another")
     follow, moved = latest.get("follow_unselected"), latest.get("latents_moved")

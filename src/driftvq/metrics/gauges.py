@@ -12,6 +12,7 @@ from driftvq.functional import count_codes, perplexity, usage
 from driftvq.metrics.feature_cache import FeatureCache
 from driftvq.metrics.feature_distances import SUBSET_SIZE, FeatureMoments, FeatureSample, frechet_distance, kid
 from driftvq.metrics.inception import FEATURES, RESIZE, Inception
+from driftvq.records.metric_table import LATENTS_PER_CODE
 
 
 class CodeCounter:
@@ -170,4 +171,9 @@ class CodeGauge(Gauge):
         self.counter.update(indices)
 
     def values(self) -> dict[str, float]:
+        levels = 1 if self.counter.counts_qk is None else len(self.counter.counts_qk)
+        per_code = self.counter.indices / levels / self.counter.codebook_size
+        doubt = f": fewer than {LATENTS_PER_CODE}, so codes that are rarely needed look dead"
+        if "usage" in self.names:
+            self.notes["usage"] = f"{per_code:.3g} latents per code" + (doubt if per_code < LATENTS_PER_CODE else "")
         return {name: float(getattr(self.counter, name)()) for name in self.names}

@@ -22,6 +22,7 @@ from driftvq.models.pretrained import (
 )
 from driftvq.models.vqvae import VQVAE
 from driftvq.names import install_command
+from driftvq.records.runs import EVALUATION_FILE
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -112,7 +113,7 @@ def check_hub_id(repo_id: str) -> str:
 
 def read_results(run: Path) -> dict[str, Any]:
     """The numbers that ``driftvq evaluate`` left in a run's folder, if any."""
-    path = run / "evaluation.json"
+    path = run / EVALUATION_FILE
     if not path.is_file():
         return {}
     found = read_object(path)

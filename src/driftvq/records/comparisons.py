@@ -86,7 +86,7 @@ class Task:
         after: the cell whose network it takes over.
         afterwards: whether it gets its codebook after training, by k-means.
         kmeans_images: training images for that; None: all.
-        probes: steps at which usage is counted over enough latents, and at the end; None: never.
+        probes: steps at which usage is counted over enough latents, as it is at the end.
     """
 
     images: int | None = None
@@ -94,7 +94,7 @@ class Task:
     after: str | None = None
     afterwards: bool = False
     kmeans_images: int | None = None
-    probes: tuple[int, ...] | None = None
+    probes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ class Cell:
     Attributes:
         values: what was measured, by metric (:data:`driftvq.records.metric_table.METRICS`).
         n: images behind the values.
-        usage_over: the latents that usage was counted over, for readers, if they are not those of the n images.
+        usage_over: the latents that usage and perplexity were counted over, for readers.
+        usage_latents: how many these are.
         missing: metrics that could not be measured, and why.
         seconds: of "train" and "evaluate"; "unfinished": of a training that was interrupted.
     """
@@ -121,6 +122,7 @@ class Cell:
     values: dict[str, float] = field(default_factory=dict)
     n: int | None = None
     usage_over: str | None = None
+    usage_latents: int | None = None
     missing: tuple[str, ...] = ()
     codebook_size: int | None = None
     code_dim: int | None = None
@@ -146,6 +148,7 @@ class Codes:
     """How often each code was selected, and where codes and latents lie on a map of two dimensions.
 
     Attributes:
+        counts: over the latents that usage is counted over.
         point_codes: the codes that ``points`` shows.
     """
 

@@ -1,4 +1,4 @@
-"""The one table of what is measured: what it is called, its unit, which way is better, and how it is written."""
+"""The one table of what is measured: name, unit, which way is better, how it is written; and when codes are alive."""
 
 import math
 import re
@@ -45,7 +45,8 @@ METRICS = {
     "ssim": Metric("SSIM", "higher", "", 3, "structural similarity of the pairs, 1 at best"),
     "ms_ssim": Metric("MS-SSIM", "higher", "", 3, "structural similarity over five scales, images of at least 176×176"),
     "psnr": Metric("PSNR", "higher", "dB", 2, "peak signal-to-noise ratio, mean over images"),
-    "usage": Metric("Usage", "higher", "%", 1, "share of the codes that the images select"),
+    "usage": Metric("Usage", "higher", "%", 1, "share of the codes that some latent selects"),
+    "selected": Metric("Selected by these images", None, "%", 1, "share of the codes that the evaluated images select"),
     "perplexity": Metric("Perplexity", "higher", "", 0, "how many equally used codes would say as much"),
     "bits_per_image": Metric("Size", "lower", "bits", 0, "indices per image × log2 of the codebook size"),
     "loss": Metric("Loss", "lower", "", None, "reconstruction and quantizer together, as in training"),
@@ -71,16 +72,43 @@ DRIFT = {
     "cells_changed_by_codes": "Share of latents with another code, had only codes moved",
     "latent_spread": "Spread of the latents",
     "winning_distance": "Distance of the latents to their code",
-    "usage": "Share of the codes that the probe selects",
-    "usage_expected": "Share that the probe would select of equally likely codes",
     "perplexity": "Perplexity of the codes on the probe",
-    "recent_usage": "Share of the codes selected in the last 100 steps",
     "age_median": "Steps since a code was last selected, median",
     "age_p90": "Steps since a code was last selected, 90th percentile",
     "age_max": "Steps since a code was last selected, longest",
     "interval": "Steps between readings",
 }
 """Readings of the drift meter in plain words, those that tell most first."""
+OWN = {
+    "drift_followed": "Share of the fitted drift that codes follow",
+    "relocated": "Lost codes that were moved to a latent, in all",
+}
+"""What quantizers say of themselves while they train, in plain words."""
+
+LATENTS_PER_CODE = 50
+"""Latents for each code that usage is counted over, where there are so many: less than one in 10²⁰ of equally likely
+codes then stays unselected. Over fewer, codes that are rarely needed look dead."""
+ALIVE, COLLAPSED = 0.8, 0.2
+"""A codebook is alive from the first share of what can be selected on, and collapsed below the second."""
+
+State = Literal["alive", "partly used", "collapsed"]
+
+
+def expected_usage(codes: int, latents: int) -> float:
+    """``1 - (1 - 1/K)ⁿ``, the share that n latents select of K equally likely codes: what usage can reach at best."""
+    return -math.expm1(latents * math.log1p(-1 / codes)) if codes > 1 else 1.0
+
+
+def codebook_state(usage: float, possible: float = 1.0) -> State:
+    """Whether a codebook is alive: the one definition.
+
+    Args:
+        usage: share of the codes that some latent selects.
+        possible: what it can reach at best (:func:`expected_usage`); 1 with many latents for each code.
+    """
+    share = usage / possible if possible > 0 else 1.0
+    return "alive" if share >= ALIVE else "collapsed" if share < COLLAPSED else "partly used"
+
 
 AT_STEP = re.compile(r"(\w+)@(\d+)")
 """A metric on the way: ``usage@300`` is the usage after 300 steps."""
@@ -110,9 +138,9 @@ def plain_label(name: str) -> str:
 
 
 def drift_label(key: str) -> str:
-    """A reading of the drift meter in plain words; one that is not known is spelled out."""
-    name = key.removeprefix("drift/")
-    return DRIFT.get(name, name.replace("_", " "))
+    """A reading of the drift meter or of a quantizer in plain words; one that is not known is spelled out."""
+    kind, _, name = key.rpartition("/")
+    return (OWN if kind == "quantizer" else DRIFT).get(name, name.replace("_", " "))
 
 
 def decimals(name: str, values: Sequence[float]) -> int:

@@ -1,17 +1,77 @@
-"""The files of a run, and its metrics: one JSON object per line and log event, readable after any crash."""
+"""The files of a run, its metrics, one JSON object per line and log event, and a run as a comparison of one method."""
 
 import json
 import math
+import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from driftvq.files import read_records, write_text
+from driftvq.files import read_object, read_records, write_text
+from driftvq.names import install_command, shortened_text
+from driftvq.records.codec import encode
+from driftvq.records.comparisons import COMPARISON_FILE, Cell, Comparison, Method, Place, load_comparison
 
 CONFIG_FILE, ENVIRONMENT_FILE = "config.yaml", "environment.json"
-METRICS_FILE, SKIPPED_FILE = "metrics.jsonl", "skipped.txt"
-CHECKPOINTS, MODEL = "checkpoints", "model"
+METRICS_FILE, SKIPPED_FILE, EVALUATION_FILE = "metrics.jsonl", "skipped.txt", "evaluation.json"
+CHECKPOINTS, MODEL, SAMPLES = "checkpoints", "model", "samples"
 """Folders."""
+
+MAX_BYTES, MAX_DEPTH = 1 << 20, 20
+"""Of a YAML file, and of lists and mappings in each other."""
+
+RUN = "train"
+"""The recipe of a comparison that is a single run of ``driftvq train``."""
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """What a YAML file of ``key: value`` lines says.
+
+    Raises:
+        ValueError: there is no such file, or something else is in it; the message names it.
+    """
+    if not path.is_file():
+        raise ValueError(f"no such config file: {path}")
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"{path} has {path.stat().st_size:,} bytes; allowed: at most {MAX_BYTES:,}")
+    try:
+        found = parse_yaml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid YAML: {shortened_text(str(error))}") from error
+    if not isinstance(found, dict | None):
+        raise ValueError(f"{path} must hold `key: value` lines, got a {type(found).__name__}")
+    return {str(name): value for name, value in (found or {}).items()}
+
+
+def parse_yaml(text: str) -> Any:
+    """What YAML says.
+
+    Raises:
+        ValueError: it is not valid, or has aliases, with which a few lines can stand for any number of values, or lists
+            in lists without end, which take PyYAML the square of their number.
+    """
+    yaml, depth = pyyaml(), 0
+    try:
+        for event in yaml.parse(text):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH or isinstance(event, yaml.AliasEvent):
+                raise ValueError(
+                    f"allowed: {MAX_DEPTH} lists in lists, and each value written out, without aliases (*)"
+                )
+        return yaml.safe_load(text)
+    # Beside its own errors, what PyYAML's tags raise where their text is none of theirs.
+    except (yaml.YAMLError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def pyyaml() -> Any:
+    """PyYAML, which only runs need."""
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ValueError(f"settings need PyYAML: {install_command('tokenizer')}") from error
+    return yaml
 
 
 def append_record(path: Path, step: int, values: Mapping[str, Any]) -> None:
@@ -34,3 +94,77 @@ def _finite(value: Any) -> Any:
         return value
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+def load_results(folder: str | os.PathLike[str]) -> Comparison:
+    """A comparison, or a run of ``driftvq train`` as a comparison of one method.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or neither of them in it.
+        ValueError: a file is damaged; the message names it.
+    """
+    folder = Path(folder)
+    is_run = (folder / CONFIG_FILE).is_file() and not (folder / COMPARISON_FILE).exists()
+    return _load_run(folder) if is_run else load_comparison(folder)
+
+
+def _load_run(folder: Path) -> Comparison:
+    config: dict[str, Any] = encode(read_yaml(folder / CONFIG_FILE))
+    about = read_object(folder / ENVIRONMENT_FILE) if (folder / ENVIRONMENT_FILE).is_file() else {}
+    name, seed = str(config.get("quantizer")), int(config.get("seed") or 0)
+    cell = _run_cell(folder, name, seed, config)
+    packages = about.get("packages") or {}
+    environment = {key: packages.get(key) for key in ("driftvq", "torch")}
+    environment |= {key: about.get(key) for key in ("python", "platform", "threads")}
+    command = about.get("command") or []
+    return Comparison(
+        folder=folder,
+        name=folder.resolve().name,
+        recipe=RUN,
+        title=f"Training run {folder.resolve().name}",
+        scale="",
+        question="",
+        command=shlex.join(["driftvq", *map(str, command[1:])]) if command else "",
+        created=str(about.get("date") or ""),
+        seeds=(seed,),
+        metrics=("psnr", *(key for key in cell.values if key not in ("psnr", "selected"))),
+        sweep=None,
+        methods=(Method(name, name, "ours"),),
+        places=(Place(name, None, seed),),
+        environment={key: value for key, value in environment.items() if value is not None},
+        data={"source": config.get("data") or "embedded photographs", "size": config.get("size")},
+        config=config,
+        cells=(cell,),
+    )
+
+
+def _run_cell(folder: Path, name: str, seed: int, config: dict[str, Any]) -> Cell:
+    """The latest validation; the codes in use as training counts them; what ``driftvq evaluate`` found, if anything."""
+    records = read_records(folder / METRICS_FILE)
+    last = {key: value for record in records for key, value in record.items() if isinstance(value, int | float)}
+    values = {key.removeprefix("val/"): float(value) for key, value in last.items() if key.startswith("val/")}
+    values.pop("perplexity", None)  # of the validation images, while usage is that of training
+    if "usage" in values:
+        values["selected"] = values.pop("usage")
+    if "train/usage" in last:
+        values["usage"] = float(last["train/usage"])
+    for key in ("relocated", "drift_followed"):
+        if f"quantizer/{key}" in last:
+            values[key] = float(last[f"quantizer/{key}"])
+    found = read_object(folder / EVALUATION_FILE) if (folder / EVALUATION_FILE).is_file() else {}
+    measured = {key: value for key, value in (found.get("values") or {}).items() if isinstance(value, int | float)}
+    values |= {key: float(value) for key, value in measured.items() if key not in ("usage", "perplexity")}
+    return Cell(
+        folder=folder,
+        method=name,
+        point=None,
+        seed=seed,
+        status="done",
+        config=config,
+        values=values,
+        n=found.get("n"),
+        usage_over="the last 100 steps of training" if "usage" in values else None,
+        codebook_size=None if name == "none" else config.get("codebook_size"),
+        code_dim=config.get("code_dim"),
+        steps=int(last.get("step", 0)),
+    )

@@ -1,9 +1,10 @@
-"""Results of a comparison on disk, as tables to paste and as one page that opens without a network.
+"""Results of a comparison or a run on disk, as tables to paste and as one page that opens without a network.
 
 Nothing here trains or needs torch: a report can be built anywhere, and again.
 """
 
 from driftvq.records.comparisons import Comparison, load_comparison
+from driftvq.records.runs import load_results
 from driftvq.report.page import write_report
 from driftvq.report.regret import Regret, regrets
 from driftvq.report.results import Results, Row, aggregate
@@ -18,6 +19,7 @@ __all__ = [
     "aggregate",
     "answer",
     "load_comparison",
+    "load_results",
     "regrets",
     "results_table",
     "write_report",

@@ -6,7 +6,7 @@ from typing import Any
 
 from driftvq.files import read_records
 from driftvq.records.comparisons import Cell, Codes, read_codes
-from driftvq.records.metric_table import DRIFT, drift_label, metric
+from driftvq.records.metric_table import DRIFT, OWN, drift_label, metric
 from driftvq.records.runs import METRICS_FILE
 from driftvq.report.results import Results, Row
 
@@ -15,8 +15,15 @@ MIN_POINTS = 40
 BUDGET = 150_000
 """Points of all curves of a page together, as far as MIN_POINTS allows."""
 
-QUALITY = ("usage", "psnr")
-"""Curves of the training itself."""
+QUALITY = {
+    "train/usage": ("usage", "share of the codes selected in the last 100 training steps"),
+    "val/usage": ("selected", "share of the codes that the validation images select"),
+    "val/psnr": ("psnr", "on the validation images"),
+}
+"""Curves of the training itself: the metric, and what it is counted over."""
+
+FIRST_READINGS = 4
+"""Readings of the drift meter that are seen at once."""
 
 MAX_BARS = 200
 POINTS = 120_000
@@ -24,6 +31,8 @@ POINTS = 120_000
 
 GRID = 1000
 """Places of a map are whole numbers up to this."""
+CROSS = 20
+"""Dead codes within a square of so many places share a cross."""
 
 Curve = dict[int, list[float]]
 """The values of all seeds by step."""
@@ -66,19 +75,23 @@ def _started(cell: Cell) -> bool:
 
 def _quality_charts(keys: Sequence[str]) -> list[dict[str, Any]]:
     charts = []
-    for name in QUALITY:
-        key = next((key for key in (f"val/{name}", f"train/{name}") if key in keys), None)
-        if key is not None:
-            where = "held-out images" if key.startswith("val/") else "training images"
-            chart: dict[str, Any] = {"key": key, "kind": "quality", "label": metric(name).heading, "where": where}
-            charts.append(chart | {"percent": metric(name).percent})
+    for key, (name, where) in QUALITY.items():
+        if key in keys:
+            label = "Selected by validation images" if name == "selected" else metric(name).heading
+            chart: dict[str, Any] = {"key": key, "kind": "quality", "label": label, "where": where}
+            charts.append(chart | {"percent": metric(name).percent, "usage": name == "usage"})
     return charts
 
 
 def _drift_charts(keys: Sequence[str]) -> list[dict[str, Any]]:
+    """How latents and codes move, and what moves these: the drift that they follow, and how many were relocated."""
+    own = [f"quantizer/{name}" for name in OWN if f"quantizer/{name}" in keys]
     known = [f"drift/{name}" for name in DRIFT if f"drift/{name}" in keys and name != "interval"]
     others = sorted(key for key in keys if key.startswith("drift/") and key.removeprefix("drift/") not in DRIFT)
-    return [{"key": key, "kind": "drift", "label": drift_label(key), "percent": False} for key in [*known, *others]]
+    ordered = [*known[:FIRST_READINGS], *own, *known[FIRST_READINGS:], *others]
+    charts = [{"key": key, "kind": "drift", "label": drift_label(key)} for key in ordered]
+    first = min(FIRST_READINGS, len(known)) + len(own)
+    return [chart | {"percent": False, "first": i < first} for i, chart in enumerate(charts)]
 
 
 def _by_step(seeds: Sequence[list[dict[str, Any]]], key: str) -> Curve:
@@ -113,7 +126,10 @@ def _drawn(
 
 
 def gather_codes(results: Results) -> list[dict[str, Any]]:
-    """For each row with codes its sorted counts and its map, both of the first finished seed."""
+    """For each row with codes its sorted counts and its map, both of the first finished seed.
+
+    Beside them stands what the evaluated images select, and what they select of the codes of a reference.
+    """
     found = [(row, first) for row in results.rows if (first := _first(row)) is not None]
     limit = max(100, POINTS // max(1, len(found)))
     return [_drawn_codes(row, seed, codes, limit, results) for row, (seed, codes) in found]
@@ -138,10 +154,23 @@ def _drawn_codes(row: Row, seed: int, codes: Codes, limit: int, results: Results
         "alive": alive,
         "total": sum(counts),
         "perplexity": _perplexity(counts),
+        "state": row.state,
+        "selected": row.values["selected"].mean if "selected" in row.values else None,
+        "images": row.done[0].n,
+        "reference": _reference(results, row),
     }
     ordered = sorted(counts, reverse=True)
     ranks = _ranks(len(ordered), alive)
     return drawn | {"ranks": ranks, "counts": [ordered[rank] for rank in ranks], "map": _map(codes, limit)}
+
+
+def _reference(results: Results, row: Row) -> dict[str, Any] | None:
+    """What the evaluated images select of the codes of a yardstick, such as k-means fitted afterwards."""
+    for other in results.rows:
+        if other.method.group == "reference" and other.point == row.point and "selected" in other.values:
+            found = {"label": other.method.label, "selected": other.values["selected"].mean}
+            return None if other is row else found
+    return None
 
 
 def _ranks(size: int, alive: int) -> list[int]:
@@ -158,7 +187,10 @@ def _perplexity(counts: Sequence[float]) -> float:
 
 
 def _map(codes: Codes, limit: int) -> dict[str, Any] | None:
-    """Living codes, dead codes and latents on one whole-number grid; None if the file has no places."""
+    """Living codes, dead codes and latents on one whole-number grid; None if the file has no places.
+
+    Dead codes that lie together are one place with their number.
+    """
     points, numbers, latents = codes.points, codes.point_codes, codes.latents
     known = all(0 <= number < len(codes.counts) for number in numbers)
     if not points or len(numbers) != len(points) or not known or any(len(place) != 2 for place in (*points, *latents)):
@@ -180,7 +212,19 @@ def _map(codes: Codes, limit: int) -> dict[str, Any] | None:
         "width": round(width * scale),
         "height": round(height * scale),
         "alive": grid(alive),
-        "dead": grid(dead),
+        "dead": _together(grid(dead)),
         "latents": grid(latents),
         "shown": len(shown),
     }
+
+
+def _together(places: Sequence[int]) -> list[int]:
+    """Places ``x, y, x, y, …`` as ``x, y, n, …``: the mean of those in one square, and how many they are."""
+    squares: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for x, y in zip(places[::2], places[1::2], strict=True):
+        squares.setdefault((x // CROSS, y // CROSS), []).append((x, y))
+    found = [
+        (*(round(math.fsum(axis) / len(some)) for axis in zip(*some, strict=True)), len(some))
+        for some in squares.values()
+    ]
+    return [number for place in found for number in place]

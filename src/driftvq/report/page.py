@@ -12,8 +12,9 @@ from typing import Any
 
 from driftvq.files import write_text
 from driftvq.records.codec import encode
-from driftvq.records.comparisons import GROUP_LABELS, load_comparison
-from driftvq.records.metric_table import metric, written, written_p, written_spread
+from driftvq.records.comparisons import GROUP_LABELS
+from driftvq.records.metric_table import COLLAPSED, metric, written, written_p, written_spread
+from driftvq.records.runs import RUN, load_results
 from driftvq.report.drawings import gather_codes, gather_curves, rounded
 from driftvq.report.results import Results, Row, aggregate
 from driftvq.report.strips import gather_strips
@@ -34,10 +35,10 @@ ABOUT = ("name", "recipe", "title", "scale", "question", "command", "created", "
 def write_report(
     folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Build the report of one comparison, or of several side by side, from what is on disk.
+    """Build the report of one comparison or run, or of several side by side, from what is on disk.
 
     Args:
-        folders: of one comparison or more.
+        folders: of one comparison or more, or of runs of ``driftvq train``.
         out: the file to write; by default ``report.html`` in the folder, or for several ``report.html`` here.
 
     Returns:
@@ -45,10 +46,10 @@ def write_report(
     """
     chosen = [folders] if isinstance(folders, str | os.PathLike) else list(folders)
     if not chosen:
-        raise ValueError("a report needs at least one folder of a comparison; received none")
+        raise ValueError("a report needs at least one folder of a comparison or a run; received none")
     if out is None:
         out = Path(chosen[0]) / REPORT_FILE if len(chosen) == 1 else Path(REPORT_FILE)
-    text = render([aggregate(load_comparison(folder)) for folder in chosen])
+    text = render([aggregate(load_results(folder)) for folder in chosen])
     return write_text(Path(out), text)
 
 
@@ -84,7 +85,7 @@ def _page(comparisons: Sequence[Results], budget: int) -> str:
         "base-uri 'none'; form-action 'none'",
         "style": style,
         "plain": "\n".join(_plain(results) for results in comparisons),
-        "data": embed_json({"title": title, "comparisons": payloads}),
+        "data": embed_json({"title": title, "collapsed": COLLAPSED, "comparisons": payloads}),
         "script": script,
     }
     pieces = _asset("page.html").split("{{")
@@ -116,6 +117,7 @@ def comparison_payload(results: Results, image_budget: int) -> dict[str, Any]:
     payload: dict[str, Any] = {key: getattr(comparison, key) for key in ABOUT}
     payload["notes"] = [*comparison.notes, *counted(results)]
     payload |= {"folder": str(comparison.folder), "answer": answer(results)._asdict()}
+    payload["single"] = comparison.recipe == RUN
     payload["sweep"] = encode(sweep)
     payload |= {"points": results.points, "lead": results.lead, "cells": len(comparison.cells)}
     payload["methods"] = [
@@ -157,7 +159,7 @@ def _row(results: Results, row: Row) -> dict[str, Any]:
         "rank": row.rank,
         "values": {name: _value(results, row, name) for name in results.columns if name in row.values},
         "verdict": _verdict(row, results.lead),
-        "collapsed": row.collapsed,
+        "state": row.state,
         "done": len(row.done),
         "seeds": len(row.cells),
         "unfinished": ", ".join(f"{n} {status}" for status, n in counts.items() if n),
@@ -181,7 +183,7 @@ def _verdict(row: Row, lead: str) -> str:
     if lead not in row.values:
         return ""
     if row.rank is None:
-        return "not ranked, no codes"
+        return "a reference, not ranked" if row.method.group == "reference" else "not ranked, no codes"
     if row.rank == 1:
         return "best"
     if row.within_spread is None:

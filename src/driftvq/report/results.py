@@ -6,11 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from driftvq.records.comparisons import Cell, Comparison, Method, Point, read_codes
-from driftvq.records.metric_table import Better, decimals, metric
-
-COLLAPSED = 0.1
-"""A codebook counts as collapsed when fewer than this share of the codes that could be selected are."""
+from driftvq.records.comparisons import Cell, Comparison, Method, Point
+from driftvq.records.metric_table import Better, State, codebook_state, decimals, expected_usage, metric
 
 
 class Summary(NamedTuple):
@@ -37,7 +34,7 @@ class Row:
     Attributes:
         cells: one for each seed, finished or not.
         values: mean and spread by metric, over the finished cells.
-        rank: by the lead metric, among the methods with codes at the same place; None for those that have no value.
+        rank: by the lead metric, among those that compete at the same place; None for those that have no value.
         test: the lead metric against the best of the same place, seed by seed; None for the best itself.
         within_spread: whether the difference to the best is no larger than the spreads of both together,
             ``|a - b| ≤ √(spread_a² + spread_b²)``; None for the best itself and without a spread.
@@ -75,20 +72,20 @@ class Row:
         found = [value for cell in self.done if (value := getattr(cell, attribute)) is not None]
         return math.fsum(found) / len(found) if found else None
 
-    @cached_property
-    def collapsed(self) -> bool:
-        """Whether most codes are dead, of those that the evaluation images could have selected."""
-        if "usage" not in self.values or self.values["usage"].mean >= COLLAPSED:
-            return False
-        possible = 1.0
-        for cell in self.done:
-            if cell.usage_over:  # counted over enough latents for every code
-                break
-            codes = read_codes(cell)
-            if codes is not None and codes.counts:
-                possible = min(1.0, sum(codes.counts) / len(codes.counts))
-                break
-        return self.values["usage"].mean < COLLAPSED * possible
+    @property
+    def competes(self) -> bool:
+        """Whether it can be the best: it has codes, and is not there as a yardstick."""
+        return self.has_codebook and self.method.group != "reference"
+
+    @property
+    def state(self) -> State | None:
+        """Whether its codebook is alive, by its mean usage; None if that was not measured."""
+        if "usage" not in self.values:
+            return None
+        cell = self.done[0]
+        known = cell.usage_latents is not None and cell.codebook_size is not None
+        possible = expected_usage(cell.codebook_size or 1, cell.usage_latents or 0) if known else 1.0
+        return codebook_state(self.values["usage"].mean, possible)
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class Results:
 
     Attributes:
         lead: the metric that ranks: the first of the comparison that a finished cell has.
-        columns: its metrics that a finished cell has, then those that only the cells know of.
+        columns: its metrics that a finished cell has, usage second, then those that only the cells know of.
         best: by metric and point, the name of the method with the best mean.
     """
 
@@ -128,7 +125,7 @@ class Results:
         best = next(
             (r for r in self.rows if (r.method.name, r.point) == (self.best.get((name, row.point)), row.point)), None
         )
-        if best is None or name not in row.values or not row.has_codebook:
+        if best is None or name not in row.values or not row.competes:
             return None
         if best.values[name].mean == row.values[name].mean:
             return "best"
@@ -149,12 +146,13 @@ def aggregate(comparison: Comparison) -> Results:
     columns = [name for name in comparison.metrics if name in measured]
     columns += [name for name in measured if name not in columns and not name.endswith("_std")]
     lead = next((name for name in columns if metric(name).better), comparison.metrics[0])
+    columns.sort(key=lambda name: (name != lead, name != "usage"))
     best = {}
     for point in dict.fromkeys(row.point for row in rows):
         here = [row for row in rows if row.point == point]
         for name in columns:
             order = _order(here, name, metric(name).better)
-            if order:
+            if len(order) > 1:
                 best[name, point] = order[0].method.name
     ranked = [_against_best(row, rows, lead) for row in rows]
     return Results(comparison, tuple(ranked), lead, tuple(columns), best)
@@ -168,10 +166,10 @@ def _row(method: Method, point: Point, cells: list[Cell]) -> Row:
 
 
 def _order(rows: list[Row], name: str, better: Better | None) -> list[Row]:
-    """The rows that compete in a metric, best first; without a codebook there is nothing to compete with."""
+    """The rows that compete in a metric, best first."""
     if better is None:
         return []
-    found = [row for row in rows if name in row.values and row.has_codebook]
+    found = [row for row in rows if name in row.values and row.competes]
     return sorted(found, key=lambda row: row.values[name].mean * (1 if better == "lower" else -1))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS
+from driftvq.records.runs import RUN, SAMPLES
 from driftvq.report.results import Results, Row
 
 MAX_IMAGES = 8
@@ -37,6 +38,8 @@ def gather_strips(results: Results, budget: int) -> dict[str, Any] | None:
         None if there are no originals, or if they do not fit at all.
     """
     first = results.comparison.folder / ORIGINALS
+    if results.comparison.recipe == RUN:
+        return _sample_strips(results)
     originals = sorted(first.glob("*.*"))[:MAX_IMAGES]
     rows = [(row, row.done[0].folder / RECONSTRUCTIONS) for row in results.rows if row.done]
     for side, quality, limit in LEVELS:
@@ -45,6 +48,33 @@ def gather_strips(results: Results, budget: int) -> dict[str, Any] | None:
         if strips is not None:
             return _described(results, rows, names, strips, _words(side, quality, len(names), len(originals)))
     return None
+
+
+def _sample_strips(results: Results) -> dict[str, Any] | None:
+    """The first images of a run's latest sample, in which each row of originals lies over its reconstructions."""
+    samples, side = sorted((results.comparison.folder / SAMPLES).glob("step-*.png")), results.comparison.data["size"]
+    try:
+        from PIL import Image
+    except ImportError:
+        return None
+    if not samples or not isinstance(side, int):
+        return None
+    try:
+        with Image.open(samples[-1], formats=("PNG",)) as image:
+            columns = min(image.width // side, MAX_IMAGES)
+            corners = [(x * side, y) for y in (0, side) for x in range(columns)]
+            parts = [image.convert("RGB").crop((x, y, x + side, y + side)) for x, y in corners]
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+    files = [BytesIO() for _ in parts]
+    for part, file in zip(parts, files, strict=True):
+        part.save(file, "PNG")
+    uris = [f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}" for file in files]
+    row: dict[str, Any] = {"method": 0, "point": None, "seed": results.comparison.seeds[0], "images": uris[columns:]}
+    row["psnr"] = [_difference(*pair) for pair in zip(parts[:columns], parts[columns:], strict=True)]
+    names = [f"validation image {i + 1}" for i in range(columns)]
+    step = int(samples[-1].stem.partition("-")[2])
+    return {"names": names, "originals": uris[:columns], "rows": [row], "note": f"As they were at step {step:,}."}
 
 
 def _strips(
@@ -120,18 +150,25 @@ def _embedded(path: Path, side: int, quality: int | None) -> str | None:
 def _psnr(original: Path, reconstruction: Path) -> float | None:
     """PSNR of one image in dB; None if the two cannot be compared."""
     try:
-        import numpy as np
         from PIL import Image
     except ImportError:
         return None
-    pixels = []
+    images = []
     for path in (original, reconstruction):
         try:
             with Image.open(path, formats=("PNG", "JPEG")) as image:
-                pixels.append(np.asarray(image.convert("RGB"), dtype=np.float64))
+                images.append(image.convert("RGB"))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             return None
-    if pixels[0].shape != pixels[1].shape:
+    return _difference(*images)
+
+
+def _difference(original: Any, reconstruction: Any) -> float | None:
+    """PSNR of two pictures of Pillow in dB; None if they differ in size, or not at all."""
+    import numpy as np
+
+    a, b = (np.asarray(image, dtype=np.float64) for image in (original, reconstruction))
+    if a.shape != b.shape:
         return None
-    error = float(np.square(pixels[0] - pixels[1]).mean())
+    error = float(np.square(a - b).mean())
     return round(10 * math.log10(255**2 / error), 2) if error else None

@@ -12,14 +12,15 @@ from typing import Any
 from driftvq.files import write_text
 from driftvq.names import check_name
 from driftvq.records.codec import FORMAT, encode
-from driftvq.records.comparisons import Comparison, load_comparison
+from driftvq.records.comparisons import Comparison
 from driftvq.records.metric_table import metric, written, written_spread
+from driftvq.records.runs import load_results
 from driftvq.report.results import Results, Row, aggregate
 from driftvq.report.words import answer, counted
 
 RESULTS_FILES = "results.json", "results.csv"
 SEED_KEYS = (
-    *("seed", "status", "error", "values", "n", "usage_over", "missing", "codebook_size", "code_dim"),
+    *("seed", "status", "error", "values", "n", "usage_over", "usage_latents", "missing", "codebook_size", "code_dim"),
     *("seconds", "steps", "ms_per_step", "peak_memory_mb", "parameters"),
 )
 """What the JSON says of each cell."""
@@ -39,22 +40,22 @@ def results_table(comparison: Comparison | Results, format: str = "markdown") ->
 
 
 def write_results(folder: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Write ``results.json`` and ``results.csv`` of a comparison into its folder, each whole or not at all."""
-    results = aggregate(load_comparison(folder))
+    """Write ``results.json`` and ``results.csv`` of a comparison or run into its folder, each whole or not at all."""
+    results = aggregate(load_results(folder))
     json_file, csv_file = (Path(folder) / name for name in RESULTS_FILES)
     return write_text(json_file, results_table(results, "json")), write_text(csv_file, results_table(results, "csv"))
 
 
 def column_heading(results: Results, name: str) -> str:
-    """A metric with its direction, and for distances between sets the number of images."""
+    """A metric with its direction, and the number of images where the value depends on it."""
     size = column_size(results, name)
     return f"{metric(name).heading}{f', {size}' if size else ''} {ARROWS[metric(name).better]}".rstrip()
 
 
 def column_size(results: Results, name: str) -> str:
-    """The number of images behind a distance between sets, which depends on it; empty for other metrics."""
+    """The number of images behind a value that depends on it; empty for other metrics."""
     counts = {cell.n for row in results.rows for cell in row.done if name in cell.values and cell.n is not None}
-    return f"n = {counts.pop()}" if name in ("rfid", "kid") and len(counts) == 1 else ""
+    return f"n = {counts.pop()}" if name in ("rfid", "kid", "selected") and len(counts) == 1 else ""
 
 
 def _headings(results: Results) -> list[str]:
@@ -150,7 +151,7 @@ def _record(results: Results, row: Row) -> dict[str, Any]:
         found = row.values.get(name)
         record |= {name: found and found.mean, f"{name}_spread": found and found.spread}
     record |= {"rank": row.rank, "p": row.test and row.test.p, "within_spread": row.within_spread}
-    record |= {"collapsed": row.collapsed if row.done else None, "done": len(row.done), "failed": len(row.failed)}
+    record |= {"codebook": row.state, "done": len(row.done), "failed": len(row.failed)}
     record |= {"n": row.mean_of("n"), "steps": row.mean_of("steps"), "ms_per_step": row.mean_of("ms_per_step")}
     record |= {"peak_memory_mb": row.mean_of("peak_memory_mb")}
     for kind in ("network", "quantizer"):
@@ -172,7 +173,7 @@ def _json(results: Results) -> str:
 
 def _json_row(row: Row) -> dict[str, Any]:
     about: dict[str, Any] = {"method": row.method.name, "label": row.method.label, "group": row.method.group}
-    about |= {"point": row.point, "rank": row.rank, "within_spread": row.within_spread, "collapsed": row.collapsed}
+    about |= {"point": row.point, "rank": row.rank, "within_spread": row.within_spread, "codebook": row.state}
     about["against_best"] = row.test and row.test._asdict()
     about["values"] = {name: summary._asdict() for name, summary in row.values.items()}
     return about | {"seeds": [{key: getattr(cell, key) for key in SEED_KEYS} for cell in row.cells]}

@@ -5,20 +5,23 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from driftvq.records.comparisons import Comparison, PaperRow, Point
-from driftvq.records.metric_table import METRICS, metric, plain_label, written, written_p, written_spread
+from driftvq.records.metric_table import METRICS, metric, plain_label, with_unit, written, written_p, written_spread
+from driftvq.records.runs import RUN
 from driftvq.report.results import Results, Row, paired_test, within_spread
 
 OWN = ("ours", "paper", "ablation")
 """The groups of the paper's methods."""
 
 SIGNIFICANT = 0.05
+ONE_SEED = "One seed tells who collapses, not who wins by a little: there is no spread to compare the difference with."
 
 
 class Answer(NamedTuple):
-    """Who is best and by how much, who collapsed, and what is not finished; empty where there is nothing to say."""
+    """Who is best and by how much, who collapsed, the yardsticks, what is not finished; empty: nothing to say."""
 
     best: str
     collapsed: str
+    references: str
     progress: str
 
     def __str__(self) -> str:
@@ -26,17 +29,48 @@ class Answer(NamedTuple):
 
 
 def answer(results: Results) -> Answer:
-    """Which method is best in the lead metric, by how much against the best of the others, and who collapsed."""
+    """Which method is best in the lead metric, by how much against the best trained peer, and who collapsed.
+
+    What is there as a yardstick, such as a plain autoencoder or k-means fitted afterwards, is told apart.
+    """
+    if results.comparison.recipe == RUN:
+        return _run(results)
     places = [point for point in results.points if results.ranked(point)]
     best = f"{_wins(results, places)}{_against(results, places[-1])}." if places else "There is no result yet."
+    if places and len(results.comparison.seeds) == 1:
+        best += f" {ONE_SEED}"
     unfinished = len(results.comparison.cells) - results.count("done")
-    return Answer(best, _collapse(results), f"So far {progress(results)}." if unfinished else "")
+    references = _references(results, places[-1]) if places else ""
+    return Answer(best, _collapse(results), references, f"So far {progress(results)}." if unfinished else "")
 
 
 def counted(results: Results) -> list[str]:
-    """What usage was counted over, where it is not the evaluated images."""
+    """What usage was counted over."""
     over = dict.fromkeys(cell.usage_over for row in results.rows for cell in row.done if cell.usage_over)
     return [f"Usage and perplexity over {text}." for text in over]
+
+
+def _run(results: Results) -> Answer:
+    """What a single run has come to."""
+    (row,) = results.rows
+    names = [name for name in results.columns if metric(name).better and name not in ("usage", "loss")]
+    values = ", ".join(f"{plain_label(name)} {with_unit(name, row.values[name].mean)}" for name in names)
+    asked, done = results.comparison.config.get("steps"), row.done[0].steps
+    of = f" of {asked:,}" if asked else ""
+    best = f"After {done:,}{of} steps: {values}." if values else f"After {done:,}{of} steps nothing was validated yet."
+    return Answer(best, _aliveness(row), "", "")
+
+
+def _aliveness(row: Row) -> str:
+    if row.state is None:
+        return ""
+    text = (
+        f"The codebook is {row.state}: {written('usage', row.values['usage'].mean, 1)} of the codes were selected in "
+    )
+    text += "the last 100 steps of training"
+    if "selected" not in row.values:
+        return text + "."
+    return text + f"; the validation images select {written('selected', row.values['selected'].mean, 1)}."
 
 
 def progress(results: Results) -> str:
@@ -85,7 +119,7 @@ def _against(results: Results, point: Point) -> str:
     value = _value(best, lead, digits)
     if rival is None:
         return value if len(rows) > 1 else f"{value}; no other method has a result to compare with"
-    title = "the best of the paper's methods" if not own else f"the best {rival.method.group}"
+    title = "the best trained peer" if own else "the best of the paper's methods"
     other = f"{title}, {rival.method.label} ({_value(rival, lead, digits)})"
     return f"{value}, {_verdict(best, rival, lead, other)}"
 
@@ -96,7 +130,7 @@ def _verdict(best: Row, rival: Row, lead: str, other: str) -> str:
     amount = f"{abs(a.mean - b.mean) / b.mean:.0%} {way} than" if min(a.mean, b.mean) > 0 else f"{way} than"
     within = within_spread(a, b)
     if within is None:
-        return f"{amount} {other}; with one seed there is no spread, so this may be chance"
+        return f"{amount} {other}"
     test = paired_test(best.by_seed(lead), rival.by_seed(lead))
     p = written_p(test.p) if test is not None and test.p is not None else "no common seeds"
     n = test.n if test is not None else min(a.n, b.n)
@@ -105,6 +139,14 @@ def _verdict(best: Row, rival: Row, lead: str, other: str) -> str:
     if test is None or test.p is None or test.p >= SIGNIFICANT:
         return f"{amount} {other}: more than the spread, but {n} seeds cannot rule out chance (paired test: {p})"
     return f"{amount} {other}: more than the spread of the {n} seeds (paired test: {p})"
+
+
+def _references(results: Results, point: Point) -> str:
+    """The yardsticks at a place, which no sweep may touch."""
+    rows = [row for row in results.rows if row.method.group == "reference" and row.point in (point, None)]
+    digits = results.digits.get(results.lead, 2)
+    named = [f"{row.method.label}: {_value(row, results.lead, digits)}" for row in rows if results.lead in row.values]
+    return f"As a yardstick, not ranked: {listed(named)}." if named else ""
 
 
 def _value(row: Row, name: str, digits: int) -> str:
@@ -118,7 +160,7 @@ def _collapse(results: Results) -> str:
         return ""
     collapsed: dict[str, list[Row]] = {}
     for row in results.rows:
-        if row.collapsed:
+        if row.state == "collapsed":
             collapsed.setdefault(row.method.label, []).append(row)
     if not collapsed:
         return "No codebook collapsed."

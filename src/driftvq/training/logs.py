@@ -15,7 +15,7 @@ from driftvq.data.images import write_image
 from driftvq.drift_meter import DriftMeter, DriftReading
 from driftvq.functional import count_codes, perplexity
 from driftvq.quantizers import Quantizer
-from driftvq.records.runs import METRICS_FILE, SKIPPED_FILE, append_record, drop_records_after
+from driftvq.records.runs import METRICS_FILE, SAMPLES, SKIPPED_FILE, append_record, drop_records_after
 
 if TYPE_CHECKING:
     from driftvq.training.objective import StepOutput
@@ -56,7 +56,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-SAMPLES, COLUMNS = "samples", 8
+COLUMNS = 8
 SHOWN = {
     "train/loss": "loss {:.4f}",
     "train/psnr": "PSNR {:.2f} dB",
@@ -64,6 +64,10 @@ SHOWN = {
     "val/psnr": "val PSNR {:.2f} dB",
 }
 """What a user sees of the log while it is written."""
+TITLES = {"train/usage": "usage/last_100_steps", "val/usage": "usage/validation_images"}
+"""What the two usages are called in TensorBoard: by the latents that they are counted over."""
+COUNTED_ELSEWHERE = ("usage", "usage_expected", "recent_usage")
+"""Readings of the drift meter that are not logged beside these."""
 
 
 class RunLog:
@@ -97,11 +101,12 @@ class RunLog:
         if self._events is not None:
             for name, value in values.items():
                 if math.isfinite(value):
-                    self._events.add_scalar(name, value, step)
+                    self._events.add_scalar(TITLES.get(name, name), value, step)
 
     def write_drift(self, step: int, reading: DriftReading, meter: DriftMeter) -> None:
         """Log a reading of the drift meter as ``drift/…``, the use and the age of the codes as histograms."""
-        self.write(step, {f"drift/{name}": value for name, value in reading.to_dict().items() if math.isfinite(value)})
+        values = {name: value for name, value in reading.to_dict().items() if name not in COUNTED_ELSEWHERE}
+        self.write(step, {f"drift/{name}": value for name, value in values.items() if math.isfinite(value)})
         if self._events is not None and meter.counts is not None and len(meter.counts) > 0:
             self._events.add_histogram("codes/selected_by_probe", meter.counts.cpu(), step)
         age = getattr(meter.quantizer, "code_age", None)

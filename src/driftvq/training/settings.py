@@ -9,11 +9,9 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from driftvq.files import write_text
-from driftvq.names import check_name, install_command, shortened, shortened_text
+from driftvq.names import check_name, shortened
+from driftvq.records.runs import parse_yaml, pyyaml, read_yaml
 from driftvq.training.config import TrainConfig
-
-MAX_BYTES, MAX_DEPTH = 1 << 20, 20
-"""Of a YAML file, and of lists and mappings in each other."""
 
 SECTIONS = {
     "model": "model",
@@ -26,30 +24,16 @@ SECTIONS = {
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The fields that a YAML file sets, of the right types."""
-    yaml = _yaml()
-    if not path.is_file():
-        raise ValueError(f"no such config file: {path}")
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"{path} has {path.stat().st_size:,} bytes; allowed: at most {MAX_BYTES:,}")
+    found = read_yaml(path)
     try:
-        found = _parsed(yaml, path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid YAML: {shortened_text(str(error))}") from error
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold `key: value` lines, got a {type(found).__name__}")
-    try:
-        return {str(name): check_value(str(name), value) for name, value in found.items()}
+        return {name: check_value(name, value) for name, value in found.items()}
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write fields as YAML, in the order given."""
-    yaml = _yaml()
-
-    write_text(path, yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
+    write_text(path, pyyaml().safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
 
 
 def make_config(*layers: Mapping[str, Any]) -> TrainConfig:
@@ -103,9 +87,8 @@ def given_flags(args: argparse.Namespace) -> dict[str, Any]:
 
 def parse_scalar(text: str) -> Any:
     """A value as YAML reads it: 3 is a number, true a truth value, rotation a string."""
-    yaml = _yaml()
     try:
-        return _parsed(yaml, text)
+        return parse_yaml(text)
     except ValueError:
         return text
 
@@ -121,35 +104,6 @@ class _OptionsAction(argparse.Action):
                 raise argparse.ArgumentError(self, f"must be key=value, got {pair!r}")
             options[key] = parse_scalar(text)
         setattr(namespace, self.dest, options)
-
-
-def _yaml() -> Any:
-    try:
-        import yaml  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ValueError(f"settings need PyYAML: {install_command('tokenizer')}") from error
-    return yaml
-
-
-def _parsed(yaml: Any, text: str) -> Any:
-    """What YAML says.
-
-    Raises:
-        ValueError: it is not valid, or has aliases, with which a few lines can stand for any number of values, or lists
-            in lists without end, which take PyYAML the square of their number.
-    """
-    depth = 0
-    try:
-        for event in yaml.parse(text):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH or isinstance(event, yaml.AliasEvent):
-                raise ValueError(
-                    f"allowed: {MAX_DEPTH} lists in lists, and each value written out, without aliases (*)"
-                )
-        return yaml.safe_load(text)
-    # Beside its own errors, what PyYAML's tags raise where their text is none of theirs.
-    except (yaml.YAMLError, LookupError, AttributeError, TypeError, RecursionError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 @cache

@@ -15,50 +15,70 @@ function niceTicks(low, high, count) {
   return ticks;
 }
 
-/** Ticks at 1, 2 and 5 times powers of ten. */
+const MOST_TICKS = 7;
+
+/** Ticks at 1, 2 and 5 times powers of ten, or at these alone, or at every second of them, if there were too many. */
 function logTicks(low, high) {
+  const powers = Math.log10(high / low);
+  const factors = powers > 2.5 ? [1] : [1, 2, 5];
+  const every = Math.ceil(powers / MOST_TICKS);
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
-    for (const factor of [1, 2, 5]) ticks.push(Number((factor * 10 ** power).toPrecision(6)));
+    if (power % every) continue;
+    for (const factor of factors) ticks.push(Number((factor * 10 ** power).toPrecision(6)));
   }
   return ticks.filter((value) => value >= low && value <= high);
 }
 
-/** Whether a chart that allows a log scale needs one: the values span a wide range. */
+/** Whether a chart that allows a log scale needs one: all values are above 0, and the largest is so many times the smallest. */
 function isLogY(series, { logY }) {
   const values = logY ? series.flatMap(({ ys, low = [] }) => [...ys, ...low]) : [];
-  return values.length > 0 && Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > 4;
+  return values.length > 0 && Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > logY;
+}
+
+/** Where most values lie, and as far again: what is farther out is clipped, and marked at the edge. */
+function coreOf(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const at = (share) => sorted[Math.round(share * (sorted.length - 1))];
+  const width = at(0.9) - at(0.1);
+  return [Math.max(sorted[0], at(0.1) - width), Math.min(sorted.at(-1), at(0.9) + width)];
 }
 
 /** The range of the values that are to be seen; the first moments of a training may leave the picture. */
-function rangeOf(series, { percent, skipStart, logY }) {
+function rangeOf(series, { percent, skipStart, logY, clips }) {
   if (percent) return [0, 1];
   const last = Math.max(...series.flatMap(({ xs }) => xs));
   let low = Infinity;
   let high = -Infinity;
   for (const { xs, ys, low: lows = ys, high: highs = ys } of series) {
     xs.forEach((x, i) => {
-      if (skipStart && x < 0.1 * last) return;
+      if (skipStart && !isLogY(series, { logY }) && x < 0.1 * last) return;
       low = Math.min(low, lows[i]);
       high = Math.max(high, highs[i]);
     });
   }
   if (!(low <= high)) return [0, 1];
+  if (clips && !isLogY(series, { logY })) {
+    const core = coreOf(series.flatMap(({ ys }) => ys));
+    [low, high] = [Math.max(low, core[0]), Math.min(high, core[1])];
+  }
   if (isLogY(series, { logY })) return [low / (high / low) ** 0.06, high * (high / low) ** 0.06];
   const margin = 0.06 * (high - low) || 0.1 * Math.abs(high) || 1;
   return [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];
 }
 
 /**
- * A chart. `spec` has title, note, xName, percent, logX, xTicks, skipStart, compact; series() gives what is shown now as
- * {name, label, xs, ys, low, high}, and range() the series that the axes have to fit (those of all comparisons).
+ * A chart. `spec` has title, note, xName, percent, logX, logY (from how many times the smallest value on the scale is a log
+ * one), xTicks, skipStart, clips, threshold, compact; series() gives what is shown now as {name, label, xs, ys, low, high},
+ * flat if it holds for every x, and range() the series that the axes have to fit (those of all comparisons).
  */
 function lineChart(spec) {
   const plot = el("div", { class: "plot", tabindex: 0, role: "slider", "aria-label": spec.title });
   const tip = el("div", { class: "tip", hidden: true, "aria-hidden": "true" });
-  const chart = { spec, plot, tip, cursor: null, width: 0 };
+  const note = el("span", {}, spec.note);
+  const chart = { spec, plot, tip, note, cursor: null, width: 0 };
   const numbers = dataTable(spec.title, () => chartNumbers(spec));
-  const caption = el("figcaption", {}, el("strong", {}, spec.title), spec.note ? el("span", {}, spec.note) : null);
+  const caption = el("figcaption", {}, el("strong", {}, spec.title), note);
   const figure = el("figure", { class: spec.compact ? "chart compact" : "chart" }, caption, plot, numbers);
   new ResizeObserver(() => chart.width && plot.clientWidth && plot.clientWidth !== chart.width && drawChart(chart)).observe(plot);
   later(() => drawChart(chart));
@@ -96,7 +116,10 @@ function drawChart(chart) {
   const rise = isLogY(range, spec) ? Math.log : (value) => value;
   chart.y = (value) => box.bottom - ((rise(value) - rise(low)) / (rise(high) - rise(low) || 1)) * (box.bottom - box.top);
   chart.yTicks = rise === Math.log ? logTicks(low, high) : niceTicks(low, high, spec.compact ? 3 : 5);
-  Object.assign(chart, { box, height });
+  Object.assign(chart, { box, height, low, high });
+  const beyond = spec.clips && chart.series.some(({ ys }) => ys.some((value) => value < low || value > high));
+  const words = [spec.note, rise === Math.log ? "log scale" : null, beyond ? "▲ ▼ beyond the scale" : null];
+  chart.note.textContent = words.filter(Boolean).join("; ");
 
   const clip = `clip-${(drawChart.count = (drawChart.count ?? 0) + 1)}`;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true", focusable: "false" });
@@ -104,8 +127,10 @@ function drawChart(chart) {
   picture.append(svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", clipBox))));
   picture.append(axes(chart, first, last));
   const curves = svg("g", { "clip-path": `url(#${clip})` });
+  if (spec.threshold) curves.append(thresholdLine(chart));
   for (const series of inOrder(chart.series)) curves.append(curve(chart, series));
   picture.append(curves);
+  if (spec.clips) picture.append(clipMarks(chart));
   if (labelled) picture.append(endLabels(chart));
   chart.cursorLayer = svg("g");
   picture.append(chart.cursorLayer);
@@ -116,7 +141,7 @@ function drawChart(chart) {
 
 /** Our methods are drawn last, so that they lie on top; the one pointed at above all. */
 function inOrder(series) {
-  const weight = ({ name }) => (name === state.strong ? 99 : styles.get(name).width);
+  const weight = ({ name }) => (name === strongest() ? 99 : styles.get(name).width);
   return [...series].sort((a, b) => weight(a) - weight(b));
 }
 
@@ -145,8 +170,7 @@ function axes({ spec, box, x, y, yTicks, width }, first, last) {
 function curve({ x, y, spec }, { name, xs, ys, low, high }) {
   const style = styles.get(name);
   const place = (values) => values.map((value, i) => `${x(xs[i]).toFixed(1)} ${y(value).toFixed(1)}`);
-  const faded = state.strong !== null && state.strong !== name;
-  const group = styled(svg("g", { class: faded ? "faded" : null }), { "--c": style.colour });
+  const group = styled(svg("g", { class: isFaded(name) ? "faded" : null }), { "--c": style.colour });
   if (low && high) group.append(svg("path", { class: "band", d: `M${place(low).join("L")}L${reversed(place(high)).join("L")}z` }));
   const path = { class: "curve", d: `M${place(ys).join("L")}`, "stroke-width": style.width, "stroke-dasharray": style.dash };
   group.append(svg("path", path));
@@ -156,6 +180,49 @@ function curve({ x, y, spec }, { name, xs, ys, low, high }) {
   const size = spec.compact ? 2.6 : 3.6;
   group.append(svg("path", { class: "mark", d: marked.map((i) => markerPath(style.marker, x(xs[i]), y(ys[i]), size)).join("") }));
   return group;
+}
+
+/** Below it a codebook counts as collapsed. */
+function thresholdLine({ spec, box, y }) {
+  const at = y(spec.threshold.value);
+  const line = svg("line", { class: "threshold", x1: box.left, x2: box.right, y1: at, y2: at });
+  return svg("g", {}, line, svg("text", { class: "threshold-label", x: box.left + 6, y: at + 14 }, spec.threshold.label));
+}
+
+/** A triangle at the edge for each stretch that lies beyond the scale, at its farthest value; the farthest of all are written. */
+function clipMarks({ series, low, high, x, box, spec }) {
+  const group = svg("g", { class: "clipped" });
+  for (const [up, edge] of [[true, box.top], [false, box.bottom]]) {
+    const out = (value) => (up ? value > high : value < low);
+    const found = series.flatMap((each) => farthest(each, out, up));
+    for (const { name, label, at, value } of found) {
+      const tip = up ? -5 : 5;
+      const mark = svg("path", { d: `M${x(at) - 4} ${edge}h8l-4 ${tip}z`, class: isFaded(name) ? "mark faded" : "mark" }, svg("title", {}, `${label}: ${read(value, spec.percent)}`));
+      group.append(styled(mark, { "--c": styles.get(name).colour }));
+    }
+    if (!found.length) continue;
+    const most = found.reduce((a, b) => ((up ? b.value > a.value : b.value < a.value) ? b : a));
+    const right = x(most.at) > (box.left + box.right) / 2;
+    const place = { x: x(most.at) + (right ? -8 : 8), y: edge + (up ? 9 : -4), "text-anchor": right ? "end" : "start" };
+    group.append(svg("text", place, read(most.value, spec.percent)));
+  }
+  return group;
+}
+
+/** The farthest value of each stretch of a line for which `out` holds. */
+function farthest({ name, label, xs, ys }, out, up) {
+  const found = [];
+  ys.forEach((value, i) => {
+    if (!out(value)) return;
+    const last = found.at(-1);
+    const goesOn = last && last.end === i - 1;
+    if (!goesOn) found.push({ name, label, at: xs[i], value, end: i });
+    else {
+      if (up ? value > last.value : value < last.value) Object.assign(last, { at: xs[i], value });
+      last.end = i;
+    }
+  });
+  return found;
 }
 
 function reversed(list) {
@@ -183,7 +250,7 @@ function endLabels({ series, box, y, x }) {
       styled(
         svg(
           "g",
-          { class: state.strong !== null && state.strong !== name ? "faded" : null },
+          { class: isFaded(name) ? "faded" : null },
           svg("path", { class: "leader", d: `M${end.x + 5} ${end.y}L${box.right + 12} ${at}` }),
           svg("path", { class: "mark", d: markerPath(styles.get(name).marker, box.right + 17, at, 3.4) }),
           svg("text", { x: box.right + 26, y: at + 4 }, label.length > 26 ? `${label.slice(0, 25)}…` : label, svg("title", {}, label)),
@@ -196,8 +263,8 @@ function endLabels({ series, box, y, x }) {
 
 /* ---- Read-out ---- */
 
-function valueAt({ xs, ys, low, high }, x) {
-  const i = xs.indexOf(x);
+function valueAt({ xs, ys, low, high, flat }, x) {
+  const i = flat ? 0 : xs.indexOf(x);
   return i < 0 ? null : { value: ys[i], low: low?.[i], high: high?.[i] };
 }
 

@@ -29,7 +29,8 @@ function codePanels(comparison, className, make) {
 function histogramPart(comparison) {
   if (!comparison.codes.length) return null;
   const most = Math.max(...comparisons.flatMap(({ codes }) => codes.map(({ counts }) => counts[0])));
-  return codePanels(comparison, "small", (_, codes) => histogram(comparison, codes, most));
+  const panels = codePanels(comparison, "small", (_, codes) => histogram(comparison, codes, most));
+  return el("div", {}, selectedOfReference(comparison), panels);
 }
 
 /** Counts sorted from the most used code to the least, on a log scale; the dead are hatched. */
@@ -47,7 +48,7 @@ function histogram(comparison, codes, most) {
   const last = codes.ranks.reduce((found, rank, i) => (codes.counts[i] > 0 ? i : found), 0);
   outline.push(`L${x(codes.alive).toFixed(1)} ${y(codes.counts[last]).toFixed(1)}L${x(codes.alive).toFixed(1)} ${bottom}z`);
   const dead = codes.size - codes.alive;
-  const summary = `${share(codes.alive / codes.size)} alive, perplexity ${grouped(codes.perplexity)}`;
+  const summary = `${share(codes.alive / codes.size)} alive${judged(codes)}, perplexity ${grouped(codes.perplexity)}`;
   const id = `hatch-${(histogram.count = (histogram.count ?? 0) + 1)}`;
   const hatch = { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
   const picture = svg(
@@ -72,12 +73,38 @@ function histogram(comparison, codes, most) {
   picture.append(base);
   styled(picture, { "--c": styles.get(name).colour });
   const table = dataTable(`code use of ${label}`, () => histogramNumbers(codes));
-  return el("figure", { class: "panel" }, el("figcaption", {}, el("strong", {}, label), el("span", {}, summary)), picture, table);
+  return el("figure", { class: "panel" }, el("figcaption", {}, el("strong", {}, label), el("span", {}, summary), selected(codes)), picture, table);
 }
 
 function histogramNumbers({ ranks, counts }) {
   const chosen = ranks.map((_, i) => i).filter((i) => i % Math.ceil(ranks.length / 10) === 0 || i === ranks.length - 1);
   return { headings: ["Rank", "Selected"], rows: chosen.map((i) => [grouped(ranks[i] + 1), grouped(counts[i])]) };
+}
+
+function judged({ state }) {
+  return state === "collapsed" ? " (collapsed)" : "";
+}
+
+function these(images) {
+  return `these ${images === null ? "" : `${grouped(images)} `}images`;
+}
+
+/** What the evaluated images select. */
+function selected({ selected: found, images }) {
+  return found === null ? null : el("span", {}, `${share(found)} selected by ${these(images)}`);
+}
+
+/** What they select of the codes of a yardstick. */
+function selectedOfReference(comparison) {
+  const box = el("p", { class: "soft measure" });
+  const draw = () => {
+    const found = shownCodes(comparison).find(({ reference }) => reference);
+    box.hidden = !found;
+    if (found) box.textContent = `A few images select fewer codes than are alive, of any codebook: of ${found.reference.label}, ${these(found.images)} select ${share(found.reference.selected)}.`;
+  };
+  draw();
+  onChange(draw);
+  return box;
 }
 
 function share(value) {
@@ -91,7 +118,10 @@ function mapPart(comparison) {
   return codePanels(comparison, "maps", codeMap);
 }
 
-/** Codes over latents: living ones as dots, dead ones as crosses. */
+const MANY = 5;
+const NUMBERS = 6;
+
+/** Codes over latents: living ones as dots, dead ones as crosses, larger and with their number where many lie together. */
 function codeMap(comparison, codes) {
   const { map } = codes;
   if (!map) return null;
@@ -107,18 +137,32 @@ function codeMap(comparison, codes) {
   };
   const dot = (x, y) => `M${x} ${y.toFixed(0)}h0`;
   const r = 2.6 * unit;
-  const cross = (x, y) => `M${(x - r).toFixed(0)} ${(y - r).toFixed(0)}l${2 * r} ${2 * r}m0 ${-2 * r}l${-2 * r} ${2 * r}`;
+  const cross = (x, y, s) => `M${(x - s).toFixed(0)} ${(y - s).toFixed(0)}l${(2 * s).toFixed(1)} ${(2 * s).toFixed(1)}m0 ${(-2 * s).toFixed(1)}l${(-2 * s).toFixed(1)} ${(2 * s).toFixed(1)}`;
+  const crosses = [];
+  for (let i = 0; i < map.dead.length; i += 3) {
+    const [x, y, count] = [map.dead[i] + dx, size - (map.dead[i + 1] + dy), map.dead[i + 2]];
+    crosses.push({ x, y, count, r: r * Math.min(2.2, 1 + 0.25 * Math.log2(count)) });
+  }
+  const numbered = [];
+  for (const one of crosses.filter(({ count }) => count >= MANY).sort((a, b) => b.count - a.count)) {
+    if (numbered.every(({ x, y }) => Math.abs(one.x - x) > 40 * unit || Math.abs(one.y - y) > 14 * unit)) numbered.push(one);
+  }
   const crowd = map.alive.length / 2;
   const dotSize = (crowd > 800 ? 2.6 : crowd > 200 ? 3.6 : 6) * unit;
   const dead = codes.size - codes.alive;
   const part = map.shown < codes.size ? ` (${grouped(map.shown)} shown)` : "";
-  const summary = `${grouped(codes.alive)} alive, ${grouped(dead)} dead${part}`;
+  const summary = `${grouped(codes.alive)} alive, ${grouped(dead)} dead${judged(codes)}${part}`;
   const picture = svg(
     "svg",
     { viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": `${label}: ${summary}` },
     svg("path", { class: "latents", d: each(map.latents, dot), "stroke-width": 5 * unit }),
     svg("path", { class: "alive", d: each(map.alive, dot), "stroke-width": dotSize }),
-    svg("path", { class: "dead", d: each(map.dead, cross), "stroke-width": 1.3 * unit }),
+    svg("path", { class: "dead", d: crosses.map((one) => cross(one.x, one.y, one.r)).join(""), "stroke-width": 1.3 * unit }),
+    numbered.slice(0, NUMBERS).map((one) => {
+      const left = one.x > size / 2;
+      const place = { x: one.x + (left ? -1 : 1) * (one.r + 3 * unit), y: one.y + 4 * unit, "text-anchor": left ? "end" : "start" };
+      return styled(svg("text", { class: "under", ...place }, grouped(one.count)), { "font-size": `${12 * unit}px` });
+    }),
   );
   return el("figure", { class: "panel" }, el("figcaption", {}, el("strong", {}, label), el("span", {}, summary)), picture);
 }
@@ -129,7 +173,7 @@ function mapKey() {
   return el(
     "ul",
     { class: "key" },
-    el("li", {}, icon("alive", "M8 8h0", 9), " alive: some evaluation image selects the code"),
+    el("li", {}, icon("alive", "M8 8h0", 9), " alive: some of the latents that usage is counted over selects the code"),
     el("li", {}, icon("dead", "M3 3l10 10m0-10l-10 10", 2), " dead: none does"),
     el("li", {}, icon("latents", "M8 8h0", 7), " latents of the evaluation images"),
   );

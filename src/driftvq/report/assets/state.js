@@ -92,9 +92,21 @@ function markerPath(kind, x, y, r) {
   return `M${x - r} ${y - t}h${r - t}v${t - r}h${2 * t}v${r - t}h${r - t}v${2 * t}h${t - r}v${r - t}h${-2 * t}v${t - r}h${t - r}z`;
 }
 
-/** Buttons that show and hide methods in all charts; pointing at one makes its lines stand out. */
-function legend() {
-  const seen = new Map(comparisons.flatMap(({ methods }) => methods.map((method) => [method.name, method])));
+/** The method whose lines stand out: one that is hidden has none. */
+function strongest() {
+  return state.hidden.has(state.strong) ? null : state.strong;
+}
+
+function isFaded(name) {
+  return strongest() !== null && strongest() !== name;
+}
+
+/**
+ * Buttons that show and hide methods in all charts; pointing at one makes its lines stand out. `drawn` tells which methods
+ * of a comparison have a line below: the others get no button.
+ */
+function legend(drawn) {
+  const seen = new Map(comparisons.flatMap((each) => each.methods.filter((_, i) => drawn(each).has(i)).map((method) => [method.name, method])));
   const buttons = [...seen.values()].map(({ name, label }) => {
     const toggle = () => {
       const hidden = new Set(state.hidden);

@@ -35,7 +35,7 @@ function tableColumns(comparison) {
 function methodCell(comparison, row) {
   const { label, group, groupLabel } = methodOf(comparison, row);
   const tags = [el("span", { class: `tag ${group}` }, groupLabel)];
-  if (row.collapsed) tags.push(el("span", { class: "tag bad" }, "collapsed"));
+  if (row.state === "collapsed") tags.push(el("span", { class: "tag bad" }, "collapsed"));
   if (row.unfinished) tags.push(el("span", { class: "tag" }, row.unfinished));
   return el("div", { class: "method" }, el("span", { class: "label" }, label), tags);
 }
@@ -131,6 +131,7 @@ function tableKey(comparison) {
         ]
       : [["", "one seed: no spread"]]),
     ["↓ ↑", "lower, higher is better"],
+    ["", `collapsed: less than ${short(report.collapsed, true)} of the codes that can be selected are`],
   ];
   const list = el("ul", { class: "key" }, items.map(([sign, ...words]) => el("li", {}, el("b", {}, sign), " ", words.join(""))));
   const missing = comparison.missing.map((text) => el("li", {}, el("b", {}, "–"), " not measured: ", text));

@@ -4,23 +4,33 @@
 
 function stepSeries(comparison, chart) {
   const { curves, steps } = comparison.training;
+  const all = steps.flat();
   const index = comparison.training.charts.findIndex(({ key }) => key === chart.key);
   return curves
     .filter((curve) => curve.chart === index && isShown(comparison, curve.point))
     .map((curve) => {
-      const { name, label } = methodOf(comparison, curve);
-      return { name, label, xs: steps[curve.steps], ys: curve.mean, low: curve.low, high: curve.high };
+      const { name, label, group } = methodOf(comparison, curve);
+      const xs = steps[curve.steps];
+      const ends = [Math.min(...all), Math.max(...all)];
+      // A yardstick without a training of its own holds for every step.
+      if (group === "reference" && xs.length === 1) return { name, label, xs: ends, ys: [curve.mean[0], curve.mean[0]], flat: true };
+      return { name, label, xs, ys: curve.mean, low: curve.low, high: curve.high };
     });
 }
+
+const LOG_FROM = 50;
 
 function stepChart(comparison, chart, compact = false) {
   const seeds = comparison.seeds.length > 1 ? "mean of the seeds, band from the lowest to the highest" : "one seed";
   return lineChart({
     title: chart.label,
-    note: compact ? null : `on ${chart.where}; ${seeds}`,
+    note: compact ? null : `${chart.where}; ${seeds}`,
     xName: "step",
     percent: chart.percent,
-    skipStart: true,
+    skipStart: !compact,
+    logY: compact ? LOG_FROM : null,
+    clips: compact,
+    threshold: chart.usage ? { value: report.collapsed, label: `collapsed: below ${short(report.collapsed, true)}` } : null,
     compact,
     series: () => stepSeries(comparison, chart),
     range: () => comparisons.flatMap((each) => stepSeries(each, chart)),
@@ -34,18 +44,31 @@ function trainingPart(comparison) {
   return el("div", { class: "stack" }, charts.map((chart) => stepChart(comparison, chart)));
 }
 
-const DRIFT_FIRST = 4;
+/** The methods of a comparison that have a line in charts of a kind. */
+function drawnIn(kind) {
+  return ({ training }) => new Set(training.curves.filter(({ chart }) => training.charts[chart].kind === kind).map(({ method }) => method));
+}
+
+function drawnInSweep({ rows, lead }) {
+  return new Set(rows.filter(({ values }) => values[lead] || values.usage).map(({ method }) => method));
+}
+
+const FADING =
+  "Drift fades: as the loss flattens, the encoder takes smaller steps, so latents move less from reading to reading. The first reading may be " +
+  "hundreds of times the last, hence the log scales. How far codes follow is a ratio to what the latents near them did: where these hardly " +
+  "move any more, it is mostly noise, and a low value does not mean that codes are lost. Whether they are, usage tells.";
 
 /** The readings of the drift meter: those that tell most, the others on demand. */
 function driftPart(comparison) {
   const charts = comparison.training.charts.filter(({ kind }) => kind === "drift");
   if (!charts.length) return null;
   const grid = (some) => el("div", { class: "grid" }, some.map((chart) => stepChart(comparison, chart, true)));
-  const rest = charts.slice(DRIFT_FIRST);
-  if (!rest.length) return grid(charts);
+  const rest = charts.filter(({ first }) => !first);
+  const fading = el("p", { class: "soft measure" }, FADING);
+  if (!rest.length) return el("div", {}, fading, grid(charts));
   const more = el("details", { class: "more" }, el("summary", {}, rest.length === 1 ? "One more reading" : `${rest.length} more readings`));
   more.addEventListener("toggle", () => more.open && more.childElementCount === 1 && more.append(grid(rest)));
-  return el("div", {}, grid(charts.slice(0, DRIFT_FIRST)), more);
+  return el("div", {}, fading, grid(charts.filter(({ first }) => first)), more);
 }
 
 function sweepSeries(comparison, name) {
@@ -81,10 +104,11 @@ function sweepPart(comparison) {
     const peers = () => comparisons.filter((each) => each.sweep?.field === sweep.field);
     return lineChart({
       title: size ? `${heading}, ${size}` : heading,
-      note: isLogY(peers().flatMap((each) => sweepSeries(each, name)), { logY: better === "lower" }) ? `${seeds}; log scale` : seeds,
+      note: seeds,
       xName: sweep.label,
       percent,
-      logY: better === "lower",
+      logY: better === "lower" ? 4 : null,
+      threshold: name === "usage" ? { value: report.collapsed, label: `collapsed: below ${short(report.collapsed, true)}` } : null,
       logX: sweep.values.every((value) => value > 0),
       xTicks: () => [...sweep.values].sort((a, b) => a - b),
       series: () => sweepSeries(comparison, name),
