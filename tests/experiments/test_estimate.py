@@ -3,15 +3,20 @@ import itertools
 import pytest
 
 from driftvq.experiments.engine import share_machine
-from driftvq.experiments.estimate import START_SECONDS, Speed, estimate_cells, measure_speed, wall_seconds
+from driftvq.experiments.estimate import START_SECONDS, Speed, _key, estimate_cells, measure_speed, wall_seconds
 from tests.experiments.smoke import smoke_plan
 
 
-def test_a_cell_takes_its_steps_times_its_batch():
-    plan = smoke_plan(methods=("autoencoder", "kmeans_afterwards"), steps=10)
-    speed = Speed({("small", 32, "autoencoder", 0): 0.5}, 0.25)
-    times = estimate_cells(plan, speed)
-    assert list(times.values()) == [(START_SECONDS + 10 * 4 * 0.5, 8 * 0.25), (START_SECONDS, 8 * 0.25)]
+def test_a_cell_takes_its_steps_times_its_batch_its_validations_and_what_is_looked_at_afterwards():
+    plan = smoke_plan(methods=("autoencoder", "kmeans_afterwards", "vq"), steps=10)
+    speeds = {("small", 32, "autoencoder", 0): 0.6, ("small", 32, "vq", 32): 0.6}
+    times = estimate_cells(plan, Speed(speeds, fixed=3.0, evaluate=0.25))
+    plain, vq, afterwards = times.values()
+    validated = 10 / 2 * 4  # every second step, four images
+    counted = 50 * 32 / 64  # fifty latents for each code, 64 of them an image
+    assert plain == pytest.approx((START_SECONDS + 0.6 * (10 * 4) + 0.2 * validated, 3 + 8 * (0.25 + 0.2)))
+    assert afterwards == pytest.approx((START_SECONDS + 0.1 * 8, plain[1] + 0.1 * counted))
+    assert vq == pytest.approx((plain[0] + 0.1 * 4 * 4, plain[1] + 0.1 * counted))
 
 
 def test_jobs_share_the_cells():
@@ -26,20 +31,23 @@ def test_speed_is_measured_for_each_method(monkeypatch):
     plan = smoke_plan(methods=("vq", "ns_vq", "autoencoder", "kmeans_afterwards"))
     speed = measure_speed(plan, 1)
     # every step takes one tick of two seconds, for batches of four images
-    assert speed.train == dict.fromkeys(
-        [("small", 32, "autoencoder", 0), ("small", 32, "vq", 32), ("small", 32, "ns_vq", 32)], 0.5
-    )
-    assert speed.evaluate == 0  # twice as many images take one tick as well
+    assert speed.train == dict.fromkeys(map(_key, plan.cells), 0.5)
+    assert (speed.fixed, speed.evaluate) == (4.0, 1.0)  # a tick before and one after two batches of two images
 
 
-def test_when_it_takes_long_what_is_not_measured_is_taken_for_the_slowest(monkeypatch):
-    clock = itertools.count(0.0, 10.0)
+def test_when_it_takes_long_what_is_not_measured_is_taken_for_what_is_most_like_it(monkeypatch):
+    clock = itertools.count(0.0, 5.0)
     monkeypatch.setattr("driftvq.experiments.estimate.time.monotonic", lambda: next(clock))
-    speeds = iter((0.5, 0.25))
-    monkeypatch.setattr("driftvq.experiments.estimate._training_seconds", lambda cell: next(speeds))
-    monkeypatch.setattr("driftvq.experiments.estimate._evaluation_seconds", lambda plan: 0.0)
-    plan = smoke_plan(methods=("vq", "fsq", "bsq", "ns_vq"))
-    assert list(measure_speed(plan, 1).train.values()) == [0.5, 0.25, 0.5, 0.5]
+    measured = []
+    monkeypatch.setattr("driftvq.experiments.estimate._evaluation_seconds", lambda plan: (0.0, 0.0))
+    monkeypatch.setattr(
+        "driftvq.experiments.estimate._training_seconds", lambda cell: measured.append(_key(cell)) or len(measured)
+    )
+    plan = smoke_plan(methods=("vq", "fsq", "bsq", "ns_vq", "ema_tuned"), codebook_size=(16, 32))
+    train = measure_speed(plan, 1).train
+    assert [key[2:] for key in measured] == [("vq", 32), ("fsq", 32), ("bsq", 32), ("ns_vq", 32)]
+    assert train["small", 32, "fsq", 16] == 2  # its own, with more codes
+    assert train["small", 32, "ema_tuned", 32] == 2.5  # the median of all
 
 
 @pytest.mark.parametrize(("asked", "cells", "expected"), [(None, 9, (2, 4)), (4, 9, (4, 2)), (3, 1, (1, 8))])

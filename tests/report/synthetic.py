@@ -271,3 +271,39 @@ def picture(i: int, size: int) -> Image.Image:
     stripes = (np.sin(2 * np.pi * (x * rng.uniform(6, 14) + y * rng.uniform(-6, 6))) > 0) & (y > rng.uniform(0.6, 0.9))
     image = np.where(stripes[..., None], image * 0.6, image) + rng.normal(0, 3, (size, size, 3))
     return Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
+
+
+def write_run(folder: Path, size: int = 16) -> Path:
+    """A run of ``driftvq train`` that was stopped after 90 of 120 steps, and evaluated."""
+    (folder / "samples").mkdir(parents=True)
+    settings = {"quantizer": "ns_vq", "codebook_size": 64, "code_dim": 8, "data": None, "size": size, "steps": 120}
+    (folder / "config.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
+    command = ["__main__.py", "train", "--size", "16", "--out", "my run"]
+    about = {
+        "command": command,
+        "date": "2026-11-16T01:02:03+00:00",
+        "packages": {"driftvq": "0.1.0"},
+        "python": "3.11",
+    }
+    (folder / "environment.json").write_text(json.dumps(about))
+    lines: list[dict[str, Any]] = [
+        {
+            "step": 30,
+            "train/usage": 0.5,
+            "val/psnr": 19.0,
+            "val/usage": 0.4,
+            "val/ssim": 0.4,
+            "drift/latents_moved": 9.0,
+        },
+        {"step": 60, "train/usage": 0.9, "quantizer/relocated": 12.0, "drift/latents_moved": 0.2},
+        {"step": 90, "train/usage": 0.97, "val/psnr": 21.5, "val/usage": 0.6, "val/ssim": 0.5, "val/perplexity": 30.0},
+    ]
+    (folder / METRICS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "evaluation.json").write_text(json.dumps({"values": {"rfid": 80.0, "usage": 0.3}, "n": 50}))
+    sample = Image.new("RGB", (3 * size, 2 * size))
+    for i in range(3):
+        original = picture(i, size)
+        sample.paste(original, (i * size, 0))
+        sample.paste(original.filter(ImageFilter.GaussianBlur(1)), (i * size, size))
+    sample.save(folder / "samples" / "step-00000090.png")
+    return folder

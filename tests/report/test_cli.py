@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from driftvq.cli import report
+from tests.report.synthetic import write_run
 
 
 def run(*argv: str) -> None:
@@ -35,6 +36,26 @@ def test_the_table_is_printed(plain: Path, capsys: pytest.CaptureFixture[str]) -
     run(str(plain), "--format", "latex")
     assert r"\begin{tabular}" in capsys.readouterr().out
     assert not (plain / "report.html").exists()
+
+
+def test_a_run_has_a_page_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run")
+    run(str(folder))
+    assert capsys.readouterr().out.strip() == str(folder / "report.html")
+    (row,) = json.loads((folder / "results.json").read_text())["rows"]
+    assert row["codebook"] == "alive"
+    assert {name: found["mean"] for name, found in row["values"].items()} == {
+        **{"psnr": 21.5, "ssim": 0.5, "selected": 0.6, "usage": 0.97, "relocated": 12.0, "rfid": 80.0}
+    }
+    run(str(folder), "--format", "markdown")
+    assert "| ns\\_vq | 21.50 | 97.0% |" in capsys.readouterr().out
+
+
+def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "config.yaml").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"config\.yaml must hold `key: value` lines, got a list"):
+        run(str(folder))
 
 
 @pytest.mark.parametrize(

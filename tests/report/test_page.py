@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from driftvq.report import aggregate, load_comparison, write_report
-from tests.report.synthetic import EVIL, write_comparison
+from tests.report.synthetic import EVIL, write_comparison, write_run
 
 CONTRAST = """() => {
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
@@ -226,7 +226,7 @@ def test_no_other_script_can_run(browser: Any, report: Path) -> None:
 
 def test_charts_are_read_by_keyboard_and_pointer(desktop: Tab) -> None:
     page = desktop.page
-    plot = page.locator("#training .plot").nth(1)
+    plot = page.locator("#training .plot").nth(2)
     plot.focus()
     page.keyboard.press("Home")
     first = plot.get_attribute("aria-valuetext")
@@ -245,7 +245,7 @@ def test_charts_are_read_by_keyboard_and_pointer(desktop: Tab) -> None:
 
 def test_legend_hides_a_method_everywhere(desktop: Tab) -> None:
     page = desktop.page
-    curves = page.locator("#training .plot").nth(1).locator("> svg .curve")
+    curves = page.locator("#training .plot").nth(2).locator("> svg .curve")
     assert curves.count() == 8
     button = page.locator("#sweep .legend button", has_text="SimVQ")
     button.focus()
@@ -361,12 +361,12 @@ def test_two_comparisons_side_by_side(browser: Any, sweep_source: Path, plain_so
     rows = page.locator("table.joint tbody tr")
     assert rows.count() == 8
     assert "%" in rows.first.locator(".change").first.text_content()
-    assert page.locator("#training figure").count() == 4
+    assert page.locator("#training figure").count() == 6
     left, right = (page.locator("#training .one").nth(i).bounding_box() for i in (0, 1))
     assert left["x"] + left["width"] <= right["x"]
     assert left["y"] == right["y"]
     ticks = [
-        page.locator("#training .one").nth(i).locator("figure").nth(1).locator(".axes text").all_text_contents()
+        page.locator("#training .one").nth(i).locator("figure").nth(2).locator(".axes text").all_text_contents()
         for i in (0, 1)
     ]
     assert ticks[0] == ticks[1]
@@ -402,4 +402,84 @@ def test_a_comparison_that_has_little_yet(browser: Any, plain: Path, loss: str) 
         .text_content()
         .startswith("There is no result yet." if loss != "files" else "NS-VQ (driftvq default) has the lowest KID")
     )
+    tab.close()
+
+
+@pytest.fixture(scope="module")
+def beside_kmeans(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    folder = tmp_path_factory.mktemp("kmeans") / "c"
+    write_comparison(folder, sweep=None, seeds=(0,), images=1, size=16, trouble=False, kmeans=True)
+    tab = Tab(browser, write_report(folder), reduced_motion="reduce")
+    yield tab
+    tab.close()
+
+
+def test_a_yardstick_without_training_is_a_line_or_has_no_legend_entry(beside_kmeans: Tab) -> None:
+    page = beside_kmeans.page
+    entry = "No quantizer, k-means afterwards"
+    assert page.locator("#training .legend button", has_text=entry).count() == 1
+    assert page.locator("#drift .legend button", has_text=entry).count() == 0
+    psnr = page.locator("#training .plot").nth(2)
+    ends = [
+        path.split("L")
+        for path in psnr.locator("> svg .curve").evaluate_all("(all) => all.map((c) => c.getAttribute('d'))")
+    ]
+    (flat,) = [points for points in ends if len(points) == 2]
+    assert flat[0].split()[-1] == flat[1].split()[-1]
+    assert "these 256 images select 8" in page.locator("#histograms").inner_text()
+    assert page.locator(".answer").inner_text().count("As a yardstick, not ranked:") == 1
+
+
+def test_pointing_at_a_method_just_hidden_fades_nothing(beside_kmeans: Tab) -> None:
+    page = beside_kmeans.page
+    button = page.locator("#training .legend button", has_text="SimVQ")
+    button.hover()
+    assert page.locator("#training .faded").count() > 0
+    button.click()
+    assert page.locator("#training .faded").count() == 0
+    button.click()
+    page.mouse.move(0, 0)
+    assert page.locator("#training .faded").count() == 0
+
+
+def test_drift_charts_show_what_matters(beside_kmeans: Tab) -> None:
+    page = beside_kmeans.page
+    moved = page.locator("#drift figure", has_text="How far the latents moved, in units of their spread")
+    assert "log scale" in moved.locator("figcaption").inner_text()
+    assert moved.locator(".axes text", has_text="100").count() == 1
+    follow = page.locator("#drift figure", has_text="unselected codes follow")
+    assert "beyond the scale" in follow.locator("figcaption").inner_text()
+    assert follow.locator(".clipped text").text_content() == "-40.0"
+    assert follow.locator(".clipped .mark").count() == 8
+    assert follow.locator(".axes text", has_text="-40").count() == 0
+    assert page.locator("#drift figure", has_text="Lost codes that were moved").count() == 1
+    assert page.locator("#drift").inner_text().count("Drift fades:") == 1
+
+
+def test_maps_say_how_many_codes_are_under_a_cross(beside_kmeans: Tab) -> None:
+    page = beside_kmeans.page
+    panel = page.locator("#maps figure", has_text="vanilla VQ")
+    assert " dead (collapsed)" in panel.locator("figcaption").inner_text()
+    assert int(panel.locator("text.under").first.text_content()) > 5
+
+
+def test_usage_is_seen_on_a_phone(browser: Any, plain_source: Path, tmp_path: Path) -> None:
+    tab = Tab(browser, write_report(plain_source, tmp_path / "p.html"), viewport={"width": 375, "height": 700})
+    heading = tab.page.locator("table.results thead th", has_text="Usage").bounding_box()
+    assert heading["x"] + heading["width"] <= 375
+    tab.close()
+
+
+def test_a_single_run_has_a_page(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "my run")
+    tab = Tab(browser, write_report(run))
+    text = tab.page.locator("body").inner_text()
+    assert "Training run my run" in text
+    assert "After 90 of 120 steps: PSNR 21.50 dB, SSIM 0.500, rFID 80.00." in text
+    assert "The codebook is alive: 97.0% of the codes were selected in the last 100 steps of training" in text
+    assert "the validation images select 60.0%" in text
+    assert "driftvq train --size 16 --out 'my run'" in text
+    assert tab.page.locator("#strips img").count() == 2 * 3
+    assert tab.page.locator("#training figure").count() == 3
+    assert tab.page.locator("#drift figure").count() == 2
     tab.close()

@@ -1,43 +1,68 @@
 """How long a comparison will take on this machine, from a few steps measured here."""
 
+import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from driftvq.drift_meter.probing import pending_starts
+from driftvq.experiments.methods import LATENT_STRIDE
 from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.machine import pick_accelerator
 from driftvq.metrics import evaluate
 from driftvq.metrics.evaluation import CODE_METRICS
 from driftvq.models import VQVAE, ModelConfig
+from driftvq.records.metric_table import LATENTS_PER_CODE
 from driftvq.training.fabric import memory_layout
 from driftvq.training.objective import make_reconstruction_loss
 
 START_SECONDS = 6.0
 """A process that loads torch, Lightning and the weights of the metrics."""
 BATCH = 2
-REPEATS = 2
+FORWARD, ENCODE = 1 / 3, 1 / 6
+"""What a reconstruction costs of a training step, whose backward costs twice its forward; and its encoder's half."""
 PATIENCE = 15.0
 """Seconds after which methods are no longer measured where another one was, with the same network and images."""
 
+Key = tuple[str, int, str, int]
+"""Network, size of the images, method, and number of codes."""
+
 
 class Speed(NamedTuple):
-    """Seconds for one image: of training, for each network, size and method; and of evaluation."""
+    """Seconds for one image of training, by what is trained, and those of an evaluation: fixed, and for one image."""
 
-    train: dict[tuple[str, int, str, int], float]
+    train: dict[Key, float]
+    fixed: float
     evaluate: float
 
 
 def estimate_cells(plan: Plan, speed: Speed) -> dict[str, tuple[float, float]]:
-    """Seconds of training and of evaluation for each cell."""
+    """Seconds of training, with its validations and the start of the codes, and of evaluation for each cell."""
     times = {}
     for cell in plan.cells:
-        config = cell.config
-        training = 0.0 if cell.after is not None else (config.steps or 0) * config.batch_size * speed.train[_key(cell)]
-        times[cell.name] = START_SECONDS + training, plan.evaluation * speed.evaluate
+        config, seconds = cell.config, speed.train[_key(cell)]
+        steps = config.steps or 0
+        validated = steps / config.val_every * min(config.val_images or plan.held_out, plan.held_out)
+        started = config.kmeans_batches * config.batch_size if cell.method.has_codebook else 0
+        training = seconds * (steps * config.batch_size + FORWARD * validated + ENCODE * started)
+        if cell.after is not None:
+            training = seconds * ENCODE * min(plan.scale.kmeans_images or plan.train, plan.train)
+        evaluation = plan.evaluation * (speed.evaluate + FORWARD * seconds) + ENCODE * seconds * _counted(cell, plan)
+        times[cell.name] = START_SECONDS + training, speed.fixed + evaluation
     return times
+
+
+def _counted(cell: CellPlan, plan: Plan) -> float:
+    """Images that usage is counted over, as far as there are so many: all held out and to train on, and mirrored."""
+    if not cell.method.has_codebook:
+        return 0.0
+    latents = (cell.config.size // LATENT_STRIDE) ** 2
+    return min(LATENTS_PER_CODE * cell.config.codebook_size / latents, 2 * (plan.held_out + plan.train))
 
 
 def wall_seconds(times: dict[str, tuple[float, float]], jobs: int) -> float:
@@ -53,26 +78,37 @@ def measure_speed(plan: Plan, threads: int) -> Speed:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        train: dict[tuple[str, int, str, int], float] = {}
+        train: dict[Key, float] = {}
         started = time.monotonic()
-        for cell in plan.cells:
-            if cell.after is not None or _key(cell) in train:
-                continue
-            known = [seconds for key, seconds in train.items() if key[:2] == _key(cell)[:2]]
-            late = known and time.monotonic() - started > PATIENCE
-            train[_key(cell)] = max(known) if late else _training_seconds(cell)
-        return Speed(train, _evaluation_seconds(plan))
+        for key, cell in _in_order(plan).items():
+            late = any(known[:2] == key[:2] for known in train) and time.monotonic() - started > PATIENCE
+            train[key] = _like(key, train) if late else _training_seconds(cell)
+        return Speed(train, *_evaluation_seconds(plan))
     finally:
         torch.set_num_threads(before)
 
 
-def _key(cell: CellPlan) -> tuple[str, int, str, int]:
-    codes = cell.config.codebook_size if cell.method.has_codebook else 0
-    return cell.config.network, cell.config.size, cell.method.name, codes
+def _in_order(plan: Plan) -> dict[Key, CellPlan]:
+    """What there is to measure: every method with the most codes that it will have, then with fewer."""
+    found = {_key(cell): cell for cell in plan.cells}
+    later = {key: sum(other[:3] == key[:3] and other[3] > key[3] for other in found) for key in found}
+    return {key: found[key] for key in sorted(found, key=later.__getitem__)}
+
+
+def _like(key: Key, train: dict[Key, float]) -> float:
+    """A method with another number of codes if there is one, else the median of the others."""
+    same = [seconds for known, seconds in train.items() if known[:3] == key[:3]]
+    return same[-1] if same else statistics.median(seconds for known, seconds in train.items() if known[:2] == key[:2])
+
+
+def _key(cell: CellPlan) -> Key:
+    """A codebook that is made afterwards has no part in training."""
+    method = cell.method
+    codes = cell.config.codebook_size if method.has_codebook and method.afterwards is None else 0
+    return cell.config.network, cell.config.size, method.afterwards or method.name, codes
 
 
 def _training_seconds(cell: CellPlan) -> float:
-
     config = cell.config
     device = pick_accelerator(config.accelerator)
     model = VQVAE(ModelConfig.from_dict(config.model_fields())).to(device)
@@ -95,24 +131,32 @@ def _training_seconds(cell: CellPlan) -> float:
     return _fastest(step, device) / batch
 
 
-def _evaluation_seconds(plan: Plan) -> float:
-    """The networks of the metrics cost most; the features of the real images are there from the first cell on."""
+def _evaluation_seconds(plan: Plan) -> tuple[float, float]:
+    """The fixed part, weights that are loaded and what is done at the end, and that of each image.
+
+    The features of the real images are there from the first cell on, so the same real images are measured again.
+    """
     device, size = pick_accelerator("auto"), plan.base.size
-    images = torch.randint(0, 256, (5 * BATCH, 3, size, size), dtype=torch.uint8)
+    real, *fakes = torch.randint(0, 256, (3, BATCH, 3, size, size), dtype=torch.uint8)
     names = [name for name in plan.metrics if name not in CODE_METRICS]
-    seconds = []
-    for count in (BATCH, BATCH, 5 * BATCH):  # the difference of the last two leaves out the loading of weights
-        started = time.perf_counter()
-        pairs = [(images[:count], images[:count].flip(0), None)]
-        evaluate(pairs, codebook_size=None, metrics=names, cache=None, device=device)
-        seconds.append(time.perf_counter() - started)
-    return max(seconds[2] - seconds[1], 0.0) / (4 * BATCH) / 2
+    asked: list[float] = []
+
+    def pairs() -> Iterator[tuple[Tensor, Tensor, None]]:
+        for fake in fakes:
+            asked.append(time.perf_counter())
+            yield real, fake, None
+        asked.append(time.perf_counter())
+
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as cache:
+        evaluate(pairs(), codebook_size=None, metrics=names, cache=Path(cache), device=device)
+    whole = time.perf_counter() - started
+    return max(whole - (asked[2] - asked[0]), 0.0), (asked[2] - asked[1]) / BATCH
 
 
 def _fastest(step: Callable[[], None], device: str) -> float:
-
     best = float("inf")
-    for _ in range(1 + REPEATS):  # the first one makes up its mind about memory and algorithms
+    for _ in range(2):  # the first one makes up its mind about memory and algorithms
         started = time.perf_counter()
         step()
         if device == "cuda":

@@ -44,6 +44,7 @@ class Plan:
     Attributes:
         evaluation: number of images to evaluate on.
         train: number of images to train on.
+        held_out: number of images that are not trained on.
     """
 
     request: Request
@@ -55,6 +56,7 @@ class Plan:
     cells: tuple[CellPlan, ...]
     train: int
     evaluation: int
+    held_out: int
     own_splits: bool
 
     @property
@@ -89,10 +91,11 @@ def make_plan(request: Request) -> Plan:
     conditions = _conditions(request, recipe, scale)
     first = _config(request, recipe, scale, methods[0], {}, 0)
     train = len(open_images(first, "train"))
-    evaluation = _evaluation(request, recipe, scale, first, seeds)
+    evaluation, held_out = _evaluation(request, recipe, scale, first, seeds)
     cells = tuple(_cells(request, recipe, scale, methods, seeds, conditions, train))
     sweep = _sweep(conditions, cells)
-    return Plan(request, recipe, scale, methods, seeds, sweep, cells, train, evaluation, _has_splits(request.data))
+    own = _has_splits(request.data)
+    return Plan(request, recipe, scale, methods, seeds, sweep, cells, train, evaluation, held_out, own)
 
 
 def _conditions(request: Request, recipe: Recipe, scale: Scale) -> tuple[Condition, ...]:
@@ -211,8 +214,10 @@ def _name(method: str, config: TrainConfig, seed: int, has_codebook: bool, chang
     return f"{method}--{codes}d{config.code_dim}-b{config.batch_size}{more}--seed{seed}"
 
 
-def _evaluation(request: Request, recipe: Recipe, scale: Scale, config: TrainConfig, seeds: tuple[int, ...]) -> int:
-    """How many images to evaluate on; there must be so many for every seed."""
+def _evaluation(
+    request: Request, recipe: Recipe, scale: Scale, config: TrainConfig, seeds: tuple[int, ...]
+) -> tuple[int, int]:
+    """How many images to evaluate on, and how many are held out; there must be so many for every seed."""
     own = _has_splits(request.data) or request.val_data is not None
     counts = [len(open_images(replace(config, seed=seed), "val")) for seed in (seeds[:1] if own else seeds)]
     wanted, there = request.evaluation or recipe.evaluation or scale.evaluation, min(counts)
@@ -224,7 +229,7 @@ def _evaluation(request: Request, recipe: Recipe, scale: Scale, config: TrainCon
             f"{where} has {there} images to evaluate on, and {recipe.name} at scale {scale.name!r} wants {wanted}: "
             f"give more images, or --evaluation-images {there}"
         )
-    return wanted or there
+    return wanted or there, there
 
 
 def _has_splits(data: str | None) -> bool:
