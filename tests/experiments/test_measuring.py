@@ -46,20 +46,22 @@ def test_usage_is_counted_over_enough_latents_and_says_which(tmp_path, quantizer
     before = {name: value.clone() for name, value in model.state_dict().items()}
     probe = UsageProbe(config)
     found = probe.read(model)
-    # 16 latents an image, 200 needed: 64 of the held-out images, 64 of the same mirrored, 72 of those to train on
-    assert probe.over == "80 latents per code (held-out images, held-out images, mirrored, training images)"
+    # 16 latents an image, 200 needed of each: 64 and 64 of the held-out images, 192 and 192 of those to train on
+    assert probe.over == (
+        "128 latents per code (held-out images, held-out images, mirrored, training images, training images, mirrored)"
+    )
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     with eval_batches(open_images(config, "val"), size=16, batch_size=4) as batches:
         (val,) = (batch.images for batch in batches)
     with eval_batches(open_images(config, "train"), size=16, batch_size=12) as batches:
         (train,) = (batch.images for batch in batches)
-    indices = model.encode(to_float(torch.cat([val, val.flip(3), train]))).reshape(20 * 16, -1).numpy()
+    indices = model.encode(to_float(torch.cat([val, val.flip(3), train, train.flip(3)]))).reshape(32 * 16, -1).numpy()
     shares = [np.bincount(level, minlength=4) / len(level) for level in indices.T]
     assert found["usage"] == pytest.approx(np.mean([(share > 0).mean() for share in shares]))
     entropies = [-(share[share > 0] * np.log(share[share > 0])).sum() for share in shares]
     assert found["perplexity"] == pytest.approx(np.mean(np.exp(entropies)))
-    assert probe.latents == 20 * 16
+    assert probe.latents == 32 * 16
     assert probe.counts.tolist() == np.bincount(indices.flatten(), minlength=4).tolist()
 
 

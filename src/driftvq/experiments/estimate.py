@@ -42,14 +42,13 @@ class Speed(NamedTuple):
 
 
 def estimate_cells(plan: Plan, speed: Speed) -> dict[str, tuple[float, float]]:
-    """Seconds of training, with its validations and the start of the codes, and of evaluation for each cell."""
+    """Seconds of training, with its validations, and of evaluation for each cell."""
     times = {}
     for cell in plan.cells:
         config, seconds = cell.config, speed.train[_key(cell)]
         steps = config.steps or 0
         validated = steps / config.val_every * min(config.val_images or plan.held_out, plan.held_out)
-        started = config.kmeans_batches * config.batch_size if cell.method.has_codebook else 0
-        training = seconds * (steps * config.batch_size + FORWARD * validated + ENCODE * started)
+        training = seconds * (steps * config.batch_size + FORWARD * validated)
         if cell.after is not None:
             training = seconds * ENCODE * min(plan.scale.kmeans_images or plan.train, plan.train)
         evaluation = plan.evaluation * (speed.evaluate + FORWARD * seconds) + ENCODE * seconds * _counted(cell, plan)
@@ -58,11 +57,12 @@ def estimate_cells(plan: Plan, speed: Speed) -> dict[str, tuple[float, float]]:
 
 
 def _counted(cell: CellPlan, plan: Plan) -> float:
-    """Images that usage is counted over, as far as there are so many: all held out and to train on, and mirrored."""
+    """Images that usage is counted over, held out and to train on, as far as there are so many and mirrored ones."""
     if not cell.method.has_codebook:
         return 0.0
     latents = (cell.config.size // LATENT_STRIDE) ** 2
-    return min(LATENTS_PER_CODE * cell.config.codebook_size / latents, 2 * (plan.held_out + plan.train))
+    needed = LATENTS_PER_CODE * cell.config.codebook_size / latents
+    return min(needed, 2 * plan.held_out) + min(needed, 2 * plan.train)
 
 
 def wall_seconds(times: dict[str, tuple[float, float]], jobs: int) -> float:

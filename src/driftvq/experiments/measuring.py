@@ -60,8 +60,8 @@ def rebuild(folder: Path, model: VQVAE) -> Tensor:
 class UsageProbe:
     """Usage and perplexity over enough latents for each code, as far as there are as many.
 
-    A code that few latents select looks dead to few images. So held-out images are followed by the same mirrored, by
-    training images and by these mirrored, until there are enough.
+    A code that few latents select looks dead to few images. So enough are counted of held-out images and, since latents
+    of one image are alike, as many of training images; if either are too few, the same mirrored follow.
 
     Args:
         config: of the run, whose images are taken.
@@ -80,29 +80,26 @@ class UsageProbe:
         """``usage`` and ``perplexity``, the mean over codebooks if there are several; nothing without a quantizer."""
         if model.quantizer is None:
             return {}
-        counter, needed = CodeCounter(model.quantizer.codebook_size), LATENTS_PER_CODE * model.quantizer.codebook_size
-        per_position, used = max(1, model.quantizer.indices_per_position), dict[str, None]()
-        for name, images in self._images():
-            used[name] = None
-            indices = model.encode(to_float(images).to(next(model.parameters()).device))
-            counter.update(indices)
-            if counter.indices >= needed * per_position:
-                break
+        counter, used = CodeCounter(model.quantizer.codebook_size), dict[str, None]()
+        per_position = max(1, model.quantizer.indices_per_position)
+        for split in ("val", "train"):
+            needed = counter.indices + LATENTS_PER_CODE * counter.codebook_size * per_position
+            for name, images in self._images(split):
+                used[name] = None
+                counter.update(model.encode(to_float(images).to(next(model.parameters()).device)))
+                if counter.indices >= needed:
+                    break
         self.latents, counts_qk = counter.indices // per_position, counter.counts_qk
         self.counts = None if counts_qk is None else counts_qk.sum(dim=0)
         self.over = f"{self.latents / counter.codebook_size:.0f} latents per code ({', '.join(used)})"
         return {"usage": counter.usage(), "perplexity": counter.perplexity()}
 
-    def _images(self) -> Iterator[tuple[str, Tensor]]:
-        config = self.config
-        for split, name in (("val", "held-out images"), ("train", "training images")):
-            for mirrored in (False, True):
-                with eval_batches(open_images(config, split), size=config.size, batch_size=BATCH) as batches:
-                    for batch in batches:
-                        yield (
-                            name + (", mirrored" if mirrored else ""),
-                            (batch.images.flip(3) if mirrored else batch.images),
-                        )
+    def _images(self, split: str) -> Iterator[tuple[str, Tensor]]:
+        config, name = self.config, "held-out images" if split == "val" else "training images"
+        for mirrored in (False, True):
+            with eval_batches(open_images(config, split), size=config.size, batch_size=BATCH) as batches:
+                for batch in batches:
+                    yield (f"{name}, mirrored", batch.images.flip(3)) if mirrored else (name, batch.images)
 
 
 def readings(model: VQVAE, latents_nd: Tensor) -> dict[str, float]:
