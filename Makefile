@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-slow lint format dist compare benchmark results clean browser
+.PHONY: test test-slow lint format dist compare benchmark mutants results clean browser
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -36,6 +36,10 @@ benchmark: $(STAMP)
 	$(BIN)/python benchmarks/launches.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/evaluation.py
+
+# Small faults in the sources, one at a time, each against the tests of its module: which ones does no test notice?
+mutants: $(STAMP)
+	$(BIN)/python benchmarks/mutants.py --count 80 --seed 0
 
 # The tables and figures of the docs, from docs/results/*.json.
 results: $(STAMP)
