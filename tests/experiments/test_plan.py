@@ -121,6 +121,21 @@ def test_a_condition_may_be_for_some_methods():
     assert {cell.config.codebook_size for cell in cells if cell.point == "D 256"} == {1024}
 
 
+def test_batch_sizes_are_compared_at_equal_epochs_or_at_equal_steps(tmp_path):
+    """At every batch size forty epochs, or the steps of forty epochs at the base."""
+    pictures = make_images(tmp_path / "images", 40)
+    wanted = {"data": str(pictures), "scale": "overnight", "methods": ("vq",)}
+    equal_images, equal_steps = (make_plan(Request(name, **wanted)) for name in FIGURES_OF_BATCH_SIZE)
+    batches = [(cell.config.batch_size, cell.config.steps) for cell in equal_images.cells]
+    reference = dict(batches)[16]
+    assert reference == round(40 * equal_images.train / 16)
+    assert batches == [(size, round(reference * 16 / size)) for size in (4, 8, 16, 32, 64)]
+    assert {cell.config.steps for cell in equal_steps.cells} == {reference}
+
+
+FIGURES_OF_BATCH_SIZE = ("figure-batch-size", "figure-batch-size-steps")
+
+
 def test_any_setting_of_a_training_can_be_set_and_varied(monkeypatch):
     recipe = Recipe(
         "x",

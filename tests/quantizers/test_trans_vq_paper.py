@@ -88,9 +88,9 @@ def test_the_codebook_is_kept_in_evaluation_until_something_changes(transform: s
 
 
 def test_the_base_is_the_k_means_of_the_first_latents_and_stays() -> None:
-    x = torch.randn(96, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(128, 4, generator=torch.Generator().manual_seed(0))
     vq = TransVQPaper(dim=4, codebook_size=32)
-    for batch in (x[:32], x[32:], torch.randn(64, 4)):  # three latents per code, of which k-means takes the latest two
+    for batch in (x[:32], x[32:], torch.randn(64, 4)):  # four latents per code; k-means takes the last batch
         vq(batch)
     assert torch.equal(vq.book.base, kmeans(x[32:], 32, 10, "l2", torch.Generator().manual_seed(0)).codebook)
 

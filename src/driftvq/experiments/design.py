@@ -86,10 +86,10 @@ class Recipe:
         question: one sentence that the result answers.
         methods: names, in the order of the rows.
         settings: what differs from the scale's settings, at every scale.
-        paper_settings: what differs at the paper's scale alone.
+        at_scale: what differs at single scales, by their names.
         method_settings: what differs for single methods.
         conditions: what is varied.
-        same_images: every condition sees as many images, rather than as many steps.
+        same_images: every condition sees as many images as the base, rather than as many steps.
         seeds: unless asked otherwise; None: as many as the scale has.
         evaluation: images to evaluate on; None: as many as the scale has.
         metrics: in the order of the columns, the one that ranks first; empty: the scale's.
@@ -103,7 +103,7 @@ class Recipe:
     question: str
     methods: tuple[str, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    paper_settings: Mapping[str, Any] = field(default_factory=dict)
+    at_scale: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     same_images: bool = False
@@ -135,6 +135,7 @@ class Scale:
         overrides: settings that win over a recipe's own.
         sweeps: values that replace a recipe's, by the one setting that it varies.
         without_weights: metrics that are networks are left out.
+        needs_data: the embedded photographs are too few.
         most: of settings that a recipe's conditions ask for, of images to evaluate on and of seeds.
     """
 
@@ -147,6 +148,7 @@ class Scale:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     sweeps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     without_weights: bool = False
+    needs_data: bool = False
     most: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -187,6 +189,18 @@ SCALES = {
             kmeans_images=512,
         ),
         Scale(
+            "overnight",
+            {
+                **{"network": "small", "size": 32, "epochs": 40.0, "batch_size": 16, "learning_rate": 5e-4},
+                **{"crop": "center", "flip": False, "val_every": 1000, "probe_every": 1000, "checkpoint_every": 1000},
+            },
+            evaluation=None,
+            metrics=PAPER_METRICS,
+            needs_data=True,
+            seeds=1,
+            kmeans_images=None,
+        ),
+        Scale(
             "paper",
             {
                 **{"network": "paper", "size": 256, "epochs": 40.0, "batch_size": 16, "learning_rate": 5e-4},
@@ -194,9 +208,11 @@ SCALES = {
             },
             evaluation=None,
             metrics=PAPER_METRICS,
+            needs_data=True,
             seeds=1,
             kmeans_images=None,
         ),
     )
 }
-"""``smoke``: seconds; ``laptop``: minutes; ``paper``: the published setting, on a GPU."""
+"""``smoke``: seconds; ``laptop``: minutes; ``overnight``: the paper's epochs, on small images; ``paper``: the published
+setting, on a GPU."""

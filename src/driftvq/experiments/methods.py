@@ -81,6 +81,7 @@ MAIN = {
         Method("vqvae2", "VQVAE2 (EMA)", "peer", _quantizer("ema_vq")),
         # Far below one: with more codes than latents in a batch, one would replace every code at every step.
         Method("vqgan_ema", "VQGAN-EMA", "peer", _ema(0.05)),
+        Method("vqgan_ema_authors", "VQGAN-EMA, the authors' settings", "peer", _ema(1.0, decay=0.9995)),
         Method("ema_replace", "EMA + replacement below 2", "peer", _ema(2.0)),
         Method("ema_tuned", "EMA + replacement below half of N/K", "peer", _ema(half_a_share)),
         Method("vqgan_fc", "VQGAN-FC", "peer", _quantizer("factorized_vq")),
@@ -127,6 +128,13 @@ VARIANTS = {
         ),
         Method("ns_vq_winners_alone", "NS-VQ, winners alone", "ablation", _quantizer("ns_vq", parts=["winners"])),
         Method("ns_vq_no_winners", "NS-VQ, no winners", "ablation", _quantizer("ns_vq", parts=["drift", "relocation"])),
+        Method("ns_vq_settled", "NS-VQ, at rest", "ablation", {**_quantizer("ns_vq"), "settle": 0.2}),
+        Method(
+            "trans_vq_mlp_no_drift",
+            "TransVQ-MLP, no drift",
+            "ablation",
+            _quantizer("trans_vq", parts=["winners", "relocation"], **_MLP),
+        ),
         Method(
             "trans_vq_mlp_random",
             "TransVQ-MLP, random start",

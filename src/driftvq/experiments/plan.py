@@ -84,8 +84,8 @@ def make_plan(request: Request) -> Plan:
     """
     recipe = RECIPES[check_name("recipe", request.recipe, RECIPES)]
     scale = SCALES[check_name("scale", request.scale, SCALES)]
-    if scale.name == "paper" and request.data is None:
-        raise ValueError("--scale paper needs images: --data SPEC; the embedded photographs are too few")
+    if scale.needs_data and request.data is None:
+        raise ValueError(f"--scale {scale.name} needs images: --data SPEC; the embedded photographs are too few")
     methods = tuple(find_methods(request.methods or recipe.methods))
     seeds = tuple(range(request.seeds or min(recipe.seeds or scale.seeds, scale.most.get("seeds", 99))))
     conditions = _conditions(request, recipe, scale)
@@ -159,7 +159,7 @@ def _cells(
                     continue
                 change = _touching(condition.settings, method)
                 config = _config(request, recipe, scale, method, change, seed)
-                config = _resolved(config, recipe, scale, train)
+                config = _resolved(config, _config(request, recipe, scale, method, {}, seed), recipe, train)
                 name = _name(method.name, config, seed, method.has_codebook, change)
                 if name in made:  # conditions that differ in the number of codes alone are one to an autoencoder
                     continue
@@ -187,7 +187,7 @@ def _config(
         MACHINE if request.data is None else {**MACHINE, "workers": 1},
         scale.settings,
         recipe.settings,
-        recipe.paper_settings if scale.name == "paper" else {},
+        recipe.at_scale.get(scale.name, {}),
         recipe.method_settings.get(method.name, {}),
         scale.overrides,
         method.settings,
@@ -197,12 +197,11 @@ def _config(
     )
 
 
-def _resolved(config: TrainConfig, recipe: Recipe, scale: Scale, train: int) -> TrainConfig:
+def _resolved(config: TrainConfig, base: TrainConfig, recipe: Recipe, train: int) -> TrainConfig:
     """The config with its number of steps, those of a warm-up on top, and with the options that depend on it."""
-    steps = resolve_steps(config, train)
-    if recipe.same_images and config.epochs is None:
-        reference = scale.settings.get("batch_size", scale.overrides.get("batch_size", config.batch_size))
-        steps = max(1, round(steps * reference / config.batch_size))
+    steps = resolve_steps(base, train)
+    if recipe.same_images:
+        steps = max(1, round(steps * base.batch_size / config.batch_size))
     return resolved(replace(config, steps=steps + config.warm_up, epochs=None), train)
 
 

@@ -14,10 +14,11 @@ PAPER_K = 8192
 
 CODEBOOK_SIZES = (64, 1024, PAPER_K)
 TABLE_METHODS = (
-    *("vqgan_fc", "vqvae2", "vqgan_ema", "sim_vq"),
-    *("ns_vq_paper", "trans_vq_paper", "ns_vq", "trans_vq"),
+    *("vqgan_fc", "vqvae2", "vqgan_ema", "vqgan_ema_authors", "ema_tuned", "sim_vq"),
+    *("ns_vq_paper", "ns_vq_published", "trans_vq_paper", "trans_vq_published", "trans_vq_mlp_paper"),
+    *("ns_vq", "trans_vq", "trans_vq_mlp", "autoencoder"),
 )
-"""The six methods of the paper's tables in their own forms, and our two defaults."""
+"""The six methods of the paper's tables in all their forms, our defaults, and the ceiling."""
 
 CELEBA = "CelebA-HQ 256×256, 40 epochs, batches of 16, Adam 5e-4, the network of Tab. 1"
 PRINTED_K = "The paper's tables print K = 8912; its authors' configurations say 8192, which is used here."
@@ -117,8 +118,11 @@ PAPER_RECIPES = (
         "On natural images and with a perceptual loss, which method rebuilds images best?",
         ("vq", "vqgan_fc", "vqgan_ema", "sim_vq", "ns_vq_paper", "trans_vq_paper", "ns_vq", "trans_vq"),
         {"codebook_size": PAPER_K, "code_dim": 3, "loss": "mse+lpips", "betas": (0.5, 0.9)},
-        # The learning rate is the base rate times the batch size, the convention of the network's family.
-        {"network": "taming_f4", "epochs": 4.0, "batch_size": 12, "learning_rate": 4.5e-6 * 12},
+        at_scale={
+            # The learning rate is the base rate times the batch size, the convention of the network's family.
+            "paper": {"network": "taming_f4", "epochs": 4.0, "batch_size": 12, "learning_rate": 4.5e-6 * 12},
+            "overnight": {"size": 64, "epochs": 4.0},
+        },
         published=Published(
             "Table 6, ImageNet",
             "ImageNet-1K 256×256, 4 epochs, batches of 12, Adam (0.5, 0.9), MSE + LPIPS, the network of Tab. 5",
@@ -166,6 +170,15 @@ PAPER_RECIPES = (
         ),
     ),
     Recipe(
+        "figure-batch-size-steps",
+        "Figure 4 at equal steps: quality against the batch size, K = D = 64",
+        "Does a larger batch make the codebook of a standard VQ-VAE better, if it takes as many steps?",
+        ("vq", "ns_vq"),
+        {"codebook_size": 64, "code_dim": 64},
+        conditions=vary("batch_size", 4, 8, 16, 32, 64),
+        notes=("All batch sizes take as many steps, so larger ones see more images.",),
+    ),
+    Recipe(
         "figure-strips",
         "Figure 5: the same images, rebuilt by each method",
         "What do the differences look like?",
@@ -177,7 +190,7 @@ PAPER_RECIPES = (
         "open-question",
         "Section 6: k-means after training against quantization during training",
         "Does a plain autoencoder, quantised by k-means afterwards, do as well as one trained with its codebook?",
-        ("vq", "vqgan_ema", "ns_vq", "kmeans_afterwards", "autoencoder"),
+        ("vq", "vqgan_ema", "ns_vq", "ns_vq_settled", "kmeans_afterwards", "autoencoder"),
         {"code_dim": 64},
         conditions=vary("codebook_size", *CODEBOOK_SIZES),
         notes=("The paper asks this question and reports no numbers.",),
@@ -202,6 +215,12 @@ REGRET_CHANGES: tuple[Mapping[str, Any], ...] = (
     {"size": 64},
 )
 """Conditions, written down before any of them was measured."""
+CODES_AND_BATCHES = (
+    *((256, 64), (256, 16), (256, 4), (256, 1)),
+    *((1024, 64), (1024, 16), (1024, 4), (1024, 1)),
+    *((8192, 16), (8192, 4), (8192, 2), (65_536, 16)),
+)
+"""1/16 to 64 codes for each latent of a batch, of which an image of 32 px has 64."""
 ABLATIONS = (
     *("ns_vq_random", "ns_vq_no_drift", "ns_vq_no_relocation", "ns_vq_winners_alone", "ns_vq_no_winners"),
     *("trans_vq_mlp_random", "trans_vq_mlp_no_relocation"),
@@ -309,6 +328,14 @@ COLLAPSE_RECIPES = (
         (*OURS, "ns_vq_no_drift", "ema_tuned"),
         {"codebook_size": 8192, "batch_size": 2},
         seeds=3,
+    ),
+    _collapse(
+        "drift",
+        "Where drift decides: codes per latent of a batch",
+        "From how many codes per latent of a batch on does it matter what moves the codes that were not selected?",
+        (*OURS, "ns_vq_no_drift", "trans_vq_mlp_no_drift", "ema_tuned", "sim_vq", "wasserstein_vq"),
+        conditions=tuple(Condition({"codebook_size": k, "batch_size": b}) for k, b in CODES_AND_BATCHES),
+        seeds=1,
     ),
     _collapse(
         "regret",

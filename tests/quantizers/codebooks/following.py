@@ -5,7 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 from driftvq.quantizers.codebooks import drift as constants
-from driftvq.quantizers.codebooks.following import FIRST_LOOKS, LOOK_INTERVAL, MEMORY_SHARE, MIN_MEMORY, OUTLIER
+from driftvq.quantizers.codebooks.following import (
+    FIRST_LOOKS,
+    LEAST_MEMORY,
+    LOOK_INTERVAL,
+    MEMORY_SHARE,
+    MIN_MEMORY,
+    OUTLIER,
+)
 
 Array = np.ndarray
 Features = Callable[[Array], Array]
@@ -118,3 +125,4 @@ class NumpyWinners:
             self.codes[k] += len(mine) / self.memory[k] * (mine.mean(axis=0) - self.codes[k])
         if self.frame.due():
             self.horizon = max(MEMORY_SHARE * self.seen, MIN_MEMORY * len(self.codes))
+            self.memory = np.maximum(self.memory, LEAST_MEMORY)

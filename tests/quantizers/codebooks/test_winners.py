@@ -3,6 +3,7 @@ import torch
 
 from driftvq import NSVQ
 from driftvq.quantizers.codebooks.base import Lesson
+from driftvq.quantizers.codebooks.following import MIN_MEMORY
 from tests.quantizers.codebooks.following import NumpyWinners
 
 
@@ -18,7 +19,7 @@ def test_several_steps_match_the_equation() -> None:
         expected.step_(z.numpy())
         np.testing.assert_allclose(vq.codebook, expected.codes, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(vq.book.memory, expected.memory, rtol=1e-9)
-    assert 0.05 * vq.book.seen > 2 * 20  # the memory has begun to grow
+    assert 0.05 * vq.book.seen > MIN_MEMORY * 20  # the memory has begun to grow
     assert (vq.codebook - codes).abs().max() > 0.3
 
 

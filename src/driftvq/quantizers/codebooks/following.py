@@ -22,7 +22,7 @@ from driftvq.quantizers.codebooks.winners import Winners
 from driftvq.quantizers.distributed import by_process, sum_over_processes, world_size
 from driftvq.quantizers.finite import is_captured
 
-MIN_MEMORY = 2.0
+MIN_MEMORY = 3.0
 """Latents per code that a code remembers at least."""
 
 MEMORY_SHARE = 0.05

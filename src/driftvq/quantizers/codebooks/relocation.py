@@ -9,7 +9,7 @@ from torch import Tensor
 from driftvq.quantizers.codebooks.parts import Batch, Part
 from driftvq.quantizers.codebooks.sampling import take_over
 
-LOST_SHARE = 0.05
+LOST_SHARE = 0.1
 """A code that remembers less than this share of the mean number of latents has lost touch with them."""
 
 RELOCATED_SHARE, MOST_RELOCATED = 0.125, 0.5

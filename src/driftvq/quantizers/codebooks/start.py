@@ -12,8 +12,9 @@ from driftvq.functional import Metric, kmeans
 from driftvq.quantizers.distributed import from_first_process, gather_rows, row_counts, world_size
 from driftvq.quantizers.finite import finite_rows
 
-GATHERED, USED = 3, 2
-"""Latents per code that are gathered, and how many of them k-means uses: the latest, since the encoder moves on."""
+GATHERED, USED = 4, 2
+"""Latents per code that are gathered, and how many of them k-means uses at least: the latest, since the encoder moves
+on, and all of the last batch."""
 
 
 class KMeansStart(nn.Module):
@@ -79,6 +80,7 @@ class KMeansStart(nn.Module):
         missing = self.needed - len(self.pending)
         if len(latents) > missing:  # from all over the batch, and not from its first images
             latents = latents[torch.arange(missing, device=latents.device) * len(latents) // missing]
+        fresh = len(latents)
         if len(self.pending):
             near = self.pending.device == latents.device and self.pending.dtype == latents.dtype
             latents = torch.cat([self.pending if near else self.pending.to(latents), latents])
@@ -89,7 +91,7 @@ class KMeansStart(nn.Module):
             latest = self.pending[-self.codebook_size :]
             return latest[torch.arange(self.codebook_size, device=latest.device) % len(latest)]
         generator = torch.Generator().manual_seed(0)
-        latest = self.pending[-USED * self.codebook_size :]
+        latest = self.pending[-max(USED * self.codebook_size, fresh) :]
         result = kmeans(latest, self.codebook_size, self.iterations, self.metric, generator)
         self.finish_()
         return from_first_process(result.codebook)
