@@ -147,14 +147,14 @@ def _cells(
     conditions: tuple[Condition, ...],
     train: int,
 ) -> Iterator[CellPlan]:
-    """Seed by seed, so that all methods have a first result before any has a second one; who is waited for, first."""
+    """Seed by seed and condition by condition, so that methods can be compared early; who is waited for, first."""
     names, alone = [method.name for method in methods], len(_varied(conditions)) == 1
     awaited = {method.afterwards for method in methods}
     order = sorted(methods, key=lambda method: (method.name not in awaited, method.afterwards is not None))
     made: set[str] = set()
     for seed in seeds:
-        for method in order:
-            for condition in conditions or (Condition({}),):
+        for condition in conditions or (Condition({}),):
+            for method in order:
                 if condition.methods is not None and method.name not in condition.methods and not request.methods:
                     continue
                 change = _touching(condition.settings, method)

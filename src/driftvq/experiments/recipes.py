@@ -207,7 +207,7 @@ FIELD = (
 )
 """Other cures for collapse."""
 REGRET_CHANGES: tuple[Mapping[str, Any], ...] = (
-    *({"codebook_size": size, "code_dim": dim} for size in (64, 1024, 8192) for dim in (3, 64)),
+    *({"codebook_size": size, "code_dim": dim} for size in (1024, 8192, 64) for dim in (64, 3)),
     *({"code_dim": dim} for dim in (8, 256)),
     *({"batch_size": batch} for batch in (2, 64)),
     {"codebook_size": 8192, "batch_size": 2},  # 64 codes for each latent of a batch
