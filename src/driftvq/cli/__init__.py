@@ -35,7 +35,7 @@ EXAMPLES = """examples:
   driftvq train --data photos/ --quantizer trans_vq --codebook-size 1024
   driftvq evaluate runs/x --data photos/val
   driftvq encode runs/x photos/ -o tokens/
-  driftvq compare                                     the paper's methods and their peers, in minutes
+  driftvq compare                                     the paper's methods and their peers; --dry-run: how long
   driftvq toys                                        see codes die, and what keeps them alive
 
 Each command has its own --help.
