@@ -80,7 +80,21 @@ def test_no_codes_no_rank(sweep_source: Path) -> None:
 
 def test_unknown_metrics_are_kept_without_a_best(sweep_source: Path) -> None:
     results = aggregate(load_comparison(sweep_source))
-    assert results.columns[:8] == ("kid", "usage", "lpips_alex", "rfid", "ssim", "psnr", "perplexity", "sharpness <b>")
+    assert results.columns == (
+        *(
+            "kid",
+            "usage",
+            "lpips_alex",
+            "rfid",
+            "ssim",
+            "psnr",
+            "perplexity",
+            "selected",
+            "relocated",
+            "drift_followed",
+        ),
+        "sharpness <b>",
+    )
     assert not any(name == "sharpness <b>" for name, _ in results.best)
 
 
