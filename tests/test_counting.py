@@ -145,3 +145,27 @@ def test_the_formula_of_the_blocked_search_is_what_is_counted(counting, launches
     of_latents = cost.launches[-3:]  # the others prepare the codes
     assert [launch.name for launch in of_latents] == ["sub", "addmm", "argmax"]
     assert sum(launch.bytes for launch in of_latents) == launches.search_bytes((n, k, d))["blocked"] + 4 * (d + k)
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import wire
+
+    return wire
+
+
+def test_two_processes_send_at_most_two_messages_a_step_of_known_size(wire):
+    dim, codes = 4, 24
+    found = wire.run_both(["--shape", "16", str(codes), str(dim)])
+    features, counted, drawn = dim + 1, codes * (dim + 1), codes * (dim + 1)
+    ranks = 2
+    assert found["EMAVQ"] == [1, 4 * (counted + ranks)]
+    assert found["EMAVQ, replacement"] == [2, 4 * (counted + ranks + drawn)]
+    assert found["NSVQ"] == [2, 4 * (counted + features * (features + dim) + ranks + drawn)]
+    assert all(messages <= wire.MOST_MESSAGES for messages, _ in found.values())
+
+
+def test_the_estimate_of_an_exchange_counts_hops_and_bytes(wire):
+    assert wire.exchange_seconds(2, 0, 8, 1e9) == pytest.approx(2 * 6 * wire.HOP_SECONDS)
+    assert wire.exchange_seconds(0, 1e9, 2, 1e9) == pytest.approx(1)

@@ -189,14 +189,11 @@ def _index_op(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tenso
     indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
     mean_k, entropy = codebook_kd.new_zeros(len(codebook_kd)), z_nd.new_zeros(())
     for rows in row_blocks(len(z_nd), len(codebook_kd), z_nd.device):
-        logits_bk = z_nd[rows] @ codebook_kd.t()
-        highest_b, indices_n[rows] = logits_bk.max(dim=1)
-        # H = log Σe^(l-m) - Σ p (l-m), where the exponentials serve both sums.
-        logits_bk.sub_(highest_b[:, None])
-        weight_bk = logits_bk.exp()
-        total_b = weight_bk.sum(dim=1)
-        entropy += share_n[rows].dot(total_b.log() - logits_bk.mul_(weight_bk).sum(dim=1) / total_b)
-        mean_k.addmv_(weight_bk.t(), share_n[rows] / total_b)
+        log_p_bk = (z_nd[rows] @ codebook_kd.t()).log_softmax(dim=1)
+        torch.argmax(log_p_bk, dim=1, out=indices_n[rows])
+        p_bk = log_p_bk.exp()
+        entropy -= share_n[rows].dot(torch.linalg.vecdot(p_bk, log_p_bk))
+        mean_k.addmv_(p_bk.t(), share_n[rows])
     return indices_n, codebook_kd[indices_n], mean_k, entropy
 
 
@@ -228,15 +225,17 @@ def _index_grad_op(
     mean_grad_k: Tensor,
     entropy_grad: Tensor,
 ) -> tuple[Tensor, Tensor]:
+    # By l the slope of the mixture is g·c_k, that of the entropy -share·log p_k = -share·z·c_k + a constant, which the
+    # softmax's own derivative removes, that of the mean share·grad_k: all of it is one product.
+    pull_nv = torch.cat([torch.addcmul(grad_nd, z_nd, share_n[:, None] * entropy_grad, value=-1), share_n[:, None]], 1)
+    pulled_kv = torch.cat([codebook_kd, mean_grad_k[:, None]], dim=1)
     z_grad_nd = torch.empty_like(z_nd)
     codebook_grad_kd = torch.zeros_like(codebook_kd).index_add_(0, indices_n, grad_nd)
     for rows in row_blocks(len(z_nd), len(codebook_kd), z_nd.device):
-        log_p_bk = (z_nd[rows] @ codebook_kd.t()).log_softmax(dim=1)
-        p_bk, share_b1 = log_p_bk.exp(), share_n[rows, None]
-        pull_bk = log_p_bk.mul_(-entropy_grad).add_(mean_grad_k).mul_(share_b1).addmm_(grad_nd[rows], codebook_kd.t())
-        pull_bk.sub_((p_bk * pull_bk).sum(dim=1, keepdim=True)).mul_(p_bk)
-        torch.mm(pull_bk, codebook_kd, out=z_grad_nd[rows])
-        codebook_grad_kd.addmm_(pull_bk.t(), z_nd[rows])
+        p_bk = (z_nd[rows] @ codebook_kd.t()).softmax(dim=1)
+        slope_bk = torch._softmax_backward_data(pull_nv[rows] @ pulled_kv.t(), p_bk, 1, p_bk.dtype)
+        torch.mm(slope_bk, codebook_kd, out=z_grad_nd[rows])
+        codebook_grad_kd.addmm_(slope_bk.t(), z_nd[rows])
     return z_grad_nd, codebook_grad_kd
 
 

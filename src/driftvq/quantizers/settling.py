@@ -56,7 +56,7 @@ class SettlingCodes(Codebook):
     def learn_(self, lesson: Lesson) -> Tensor:
         away_nd = lesson.latents - F.embedding(lesson.winners, self.codes)
         error_n = away_nd.square().sum(dim=1) * lesson.weight
-        counts_k, sums_kd = lesson.sums(len(self.codes))
+        counts_k, sums_kd, _ = lesson.sums(len(self.codes))
         self.counts, self.sums = self.counts + counts_k, self.sums + sums_kd
         self.error = self.error + sum_over_processes(error_n.sum())[0]
         wanted = torch.tensor(self.drawn_per_batch, device=error_n.device)

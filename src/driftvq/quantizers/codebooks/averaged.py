@@ -54,21 +54,23 @@ class AveragedCodes(Codebook):
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:
-        counts_k, sums_kd = lesson.sums(len(self.codes))
+        counts_k, sums_kd, latents_r = lesson.sums(len(self.codes))
         self.cluster_size.lerp_(counts_k.to(self.cluster_size), 1 - self.decay)
         self.cluster_sum.lerp_(sums_kd.to(self.cluster_sum), 1 - self.decay)
         self.codes.copy_(self.cluster_sum / self._smoothed_size()[:, None])
         if self.threshold > 0:
-            self._replace_dead_(lesson)
+            self._replace_dead_(lesson, latents_r)
         return counts_k
 
     def _smoothed_size(self) -> Tensor:
         total = self.cluster_size.sum()
         return (self.cluster_size + self.eps) / (total + len(self.codes) * self.eps) * total
 
-    def _replace_dead_(self, lesson: Lesson) -> None:
+    def _replace_dead_(self, lesson: Lesson, latents_r: Tensor) -> None:
         dead_k = self.cluster_size < self.threshold
-        codes_kd, moved_k = take_over(self.codes, dead_k, lesson.latents, lesson.weight, lesson.step)
+        codes_kd, moved_k = take_over(
+            self.codes, dead_k, lesson.latents, lesson.weight, lesson.step, totals_r=latents_r
+        )
         size_k = torch.where(moved_k, self.threshold, self.cluster_size)
         self.codes.copy_(codes_kd)
         self.cluster_size.copy_(size_k)

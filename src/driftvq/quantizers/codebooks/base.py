@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from driftvq.functional import masked_mse, nearest
 from driftvq.quantizers.codebooks.growth import Rule
-from driftvq.quantizers.distributed import sum_over_processes
+from driftvq.quantizers.distributed import by_process, sum_over_processes
 from driftvq.quantizers.finite import finite_rows, is_seen_at_once
 
 
@@ -71,8 +71,11 @@ class Lesson(NamedTuple):
         counts_k = self.latents.new_zeros(codebook_size).index_add_(0, self.winners, self.weight)
         return sum_over_processes(counts_k)[0]
 
-    def sums(self, codebook_size: int) -> tuple[Tensor, Tensor]:
-        """The :meth:`counts` and the sums of these latents ``(k, d)``, without those that are not finite."""
+    def sums(self, codebook_size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The :meth:`counts`, the sums of these latents ``(k, d)``, and how many each process has ``(r,)``.
+
+        Without latents that are not finite, and in one message.
+        """
         rows_nv = torch.cat([self.latents, self.latents.new_ones(len(self.latents), 1)], dim=1)
         valid_n = self.valid
         if valid_n is None and not is_seen_at_once(self.latents):
@@ -80,8 +83,8 @@ class Lesson(NamedTuple):
         if valid_n is not None:
             rows_nv = torch.where(valid_n[:, None], rows_nv, 0)
         sums_kv = rows_nv.new_zeros(codebook_size, rows_nv.shape[1]).index_add_(0, self.winners, rows_nv)
-        sums_kv = sum_over_processes(sums_kv)[0]
-        return sums_kv[:, -1], sums_kv[:, :-1]
+        sums_kv, latents_r = sum_over_processes(sums_kv, by_process(rows_nv[:, -1].sum()))
+        return sums_kv[:, -1], sums_kv[:, :-1], latents_r
 
 
 class Codebook(nn.Module):
