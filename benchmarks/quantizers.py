@@ -1,7 +1,7 @@
 """Speed and memory of one training step of every quantizer, and of the search, against peers in the same run.
 
 python benchmarks/quantizers.py                  # all tables, five minutes on two cores
-python benchmarks/quantizers.py --only search    # one of: step, search, large
+python benchmarks/quantizers.py --only search    # one of: step, search, large, small, compiled
 python benchmarks/quantizers.py --rounds 2       # faster, noisier
 """
 
@@ -21,7 +21,12 @@ from driftvq.functional import nearest
 from measure import best_times, in_fresh_process, machine, memory_growth, table
 
 STEP_SHAPE = (16384, 8192, 64)
-LARGE_SHAPE = (4096, 262144, 8)
+LARGE = {(4096, 262144, 8): 4096, (4096, 1048576, 8): 8192}
+"""Shapes, and megabytes that a training step may take."""
+
+SMALL_SHAPES = [(16 * 150, 1024, 8), (16 * 150, 1024, 128)]
+SMALL_STEPS = 16
+"""Steps of one turn: some things happen only every few."""
 SEARCH_SHAPES = [
     (16384, 1024, 3),
     (16384, 1024, 64),
@@ -43,11 +48,11 @@ def _ours(name: str, **options: object) -> Callable[[Shape], nn.Module]:
     return make
 
 
-def _peer(name: str) -> Callable[[Shape], nn.Module]:
+def _peer(name: str, **options: object) -> Callable[[Shape], nn.Module]:
     def make(shape: Shape) -> nn.Module:
         import vector_quantize_pytorch as peer
 
-        module: nn.Module = getattr(peer, name)(dim=shape[2], codebook_size=shape[1])
+        module: nn.Module = getattr(peer, name)(dim=shape[2], codebook_size=shape[1], **options)
         return module
 
     return make
@@ -91,6 +96,7 @@ BARS = {
     **dict.fromkeys(("WassersteinVQ", "CVQ", "BridgeVQ", "IBQ", "OptVQ"), ("peer EMA", 1.0, 1 / 5)),
 }
 OVER_EMAVQ = {
+    "EMAVQ, replacement": 1.15,
     "NSVQ": 1.2,
     "TransVQ, MLP": 1.6,
     "WassersteinVQ": 2,
@@ -100,13 +106,35 @@ OVER_EMAVQ = {
     "OptVQ": 4,
 }
 """How many times the time of EMAVQ a step may take."""
-LARGE = ("NSVQ", "EMAVQ", "TransVQ, MLP")
+OF_LARGE = ("NSVQ", "EMAVQ", "TransVQ, MLP")
+SMALL = {
+    "peer residual of 8": _peer("ResidualVQ", num_quantizers=8),
+    "residual of 8 EMAVQ": _ours("residual_vq", num_quantizers=8, quantizer="ema_vq"),
+    "residual of 8 NSVQ": _ours("residual_vq", num_quantizers=8),
+}
+"""What is measured at small shapes besides :data:`OF_SMALL`."""
+OF_SMALL = ("peer EMA", "peer SimVQ", "VQ", "EMAVQ", "SimVQ", "NSVQ", "TransVQ, MLP", "TransVQ, attention")
+SMALL_BARS = {
+    "NSVQ": ("EMAVQ", 1.3),
+    "TransVQ, MLP": ("EMAVQ", 2.0),
+    "TransVQ, attention": ("peer EMA", 1.0),
+    "residual of 8 NSVQ": ("residual of 8 EMAVQ", 1.4),
+    "residual of 8 EMAVQ": ("peer residual of 8", 1 / 3),
+    "EMAVQ": ("peer EMA", 1 / 3),
+    "SimVQ": ("peer SimVQ", 1 / 3),
+}
+COMPILED = ("EMAVQ", "NSVQ", "TransVQ, MLP")
+MOST_COMPILED = 0.6
+"""Share of the eager time that a step compiled by Inductor may take at small shapes."""
 
 
-def training_step(name: str, shape: Shape) -> Callable[[], None]:
+def training_step(name: str, shape: Shape, compiled: bool = False) -> Callable[[], None]:
     """Forward and backward of a quantizer on latents of the scale of its codes."""
     torch.manual_seed(0)
-    module = MODULES[name](shape)
+    module = {**MODULES, **SMALL}[name](shape)
+    if compiled:
+        torch._dynamo.reset()
+        module = torch.compile(module, fullgraph=True, mode="reduce-overhead")
     latents = torch.randn(1, shape[0], shape[2], requires_grad=True)
 
     def step() -> None:
@@ -188,13 +216,52 @@ def search_table(rounds: int) -> str:
     )
 
 
+def small_table(rounds: int) -> str:
+    tables = []
+    for shape in SMALL_SHAPES:
+        calls = {name: _turn(training_step(name, shape)) for name in (*OF_SMALL, *SMALL)}
+        times = {name: time / SMALL_STEPS for name, time in best_times(calls, rounds).items()}
+        rows = []
+        for name, milliseconds in times.items():
+            against, most = SMALL_BARS.get(name, ("", 0.0))
+            ratio = milliseconds / times[against] if against else 0.0
+            bar = f"{ratio:.2f} of {against} (≤ {most:.2f}) {_verdict(ratio, most)}" if against else ""
+            rows.append([name, f"{milliseconds:.2f}", f"{milliseconds / times['EMAVQ']:.2f}", bar])
+        title = f"One training step, N, K, D = {shape}; {machine()}; best of {rounds} turns of {SMALL_STEPS} steps"
+        tables.append(title + "\n\n" + table(["quantizer", "ms", "× EMAVQ", "bar"], rows))
+    return "\n\n".join(tables)
+
+
+def compiled_table(rounds: int) -> str:
+    rows = []
+    for shape in SMALL_SHAPES:
+        for name in COMPILED:
+            ways = {way: _turn(training_step(name, shape, way == "Inductor")) for way in ("eager", "Inductor")}
+            times = {way: time / SMALL_STEPS for way, time in best_times(ways, rounds).items()}
+            ratio = times["Inductor"] / times["eager"]
+            cells = [f"{times[way]:.2f}" for way in ways]
+            verdict = f"{ratio:.2f} (≤ {MOST_COMPILED:.2f}) {_verdict(ratio, MOST_COMPILED)}"
+            rows.append([name, ", ".join(map(str, shape)), *cells, verdict])
+    title = f"One training step compiled, ms; {machine()}; best of {rounds} turns of {SMALL_STEPS} steps"
+    return title + "\n\n" + table(["quantizer", "N, K, D", "eager", "Inductor", "Inductor ÷ eager"], rows)
+
+
+def _turn(step: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(SMALL_STEPS):
+            step()
+
+    return run
+
+
 def large_table() -> str:
     rows = []
-    for name in LARGE:
-        megabytes = _memory(name, LARGE_SHAPE)
-        rows.append([name, f"{megabytes:.0f}", f"≤ 4096 {_verdict(megabytes, 4096)}"])
-    title = f"Growth of peak memory in one training step, N, K, D = {LARGE_SHAPE}; {machine()}"
-    return title + "\n\n" + table(["quantizer", "MB", "bar"], rows)
+    for shape, most in LARGE.items():
+        for name in OF_LARGE:
+            megabytes = _memory(name, shape)
+            rows.append([name, ", ".join(map(str, shape)), f"{megabytes:.0f}", f"≤ {most} {_verdict(megabytes, most)}"])
+    title = f"Growth of peak memory in one training step; {machine()}"
+    return title + "\n\n" + table(["quantizer", "N, K, D", "MB", "bar"], rows)
 
 
 def _memory(name: str, shape: Shape) -> float:
@@ -207,12 +274,17 @@ def _verdict(value: float, most: float) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["step", "search", "large"], help="print one table instead of all")
+    parser.add_argument(
+        "--only", choices=["step", "search", "large", "small", "compiled"], help="print one table instead of all"
+    )
+    parser.add_argument("--threads", type=int, help="of torch; the table of small shapes is meant for one")
     parser.add_argument("--rounds", type=int, default=8, help="rounds of which the best counts (default 8)")
     parser.add_argument("--out", type=Path, help="also write the tables to this Markdown file")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     parser.add_argument("--shape", type=int, nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     if arguments.memory_of:
         print(json.dumps(memory_growth(training_step(arguments.memory_of, tuple(arguments.shape)))))
         return 0
@@ -220,6 +292,8 @@ def main() -> int:
         "large": large_table,
         "step": lambda: step_table(arguments.rounds),
         "search": lambda: search_table(arguments.rounds),
+        "small": lambda: small_table(arguments.rounds),
+        "compiled": lambda: compiled_table(arguments.rounds),
     }
     printed = []
     for name, make in tables.items():

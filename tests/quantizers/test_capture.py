@@ -31,6 +31,8 @@ def quantizer(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
     torch.manual_seed(0)
     vq = make_quantizer(name, dim=DIM, codebook_size=CODES, **CASES[name]).train().to(dtype)
     vq(torch.randn(4, CODES, DIM, dtype=dtype))  # the k-means start
+    for step in range(3):  # Python's clock goes ahead of the device's
+        vq(drifting(step, CODES).to(dtype))
     return vq
 
 

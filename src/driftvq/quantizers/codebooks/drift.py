@@ -143,7 +143,10 @@ class Drift(Part):
         if batch.look is not False:
             selected = (batch.total / len(batch.memory)).clamp(min=tiny**0.25, max=1)
             until = 1 / (FOLLOWED_SHARE * selected.square())
-            self.until.copy_(torch.where(batch.total > 0, until, self.until.to(until)))
+            known = batch.total > 0
+            if isinstance(batch.look, Tensor):
+                known = known & batch.look
+            self.until.copy_(torch.where(known, until, self.until.to(until)))
         share = torch.minimum(confirmed * self.until.to(moments), batch.total).clamp(max=1)
         return (confirmed / length.clamp(min=tiny)).clamp(min=0, max=1) * share
 

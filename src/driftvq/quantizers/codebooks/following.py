@@ -170,7 +170,8 @@ class FollowingCodes(Codebook):
         per_code = 1 if world_size() > 1 else len(z_nd) // len(self.codes)
         interval = LONGEST_INTERVAL if per_code >= LONGEST_INTERVAL else 2 if per_code >= 2 else 1
         if is_captured(z_nd):
-            self.pack_()
+            if torch.compiler.is_compiling():  # else it would be in the graph, and set the clock back in every run
+                self.pack_()
             self.clock["behind"] = True
             due, look = self.phase % interval == 0, self.phase <= 0
             self.phase.copy_(torch.where(self.phase + 1 == LOOK_INTERVAL, 0, self.phase + 1))
