@@ -134,7 +134,7 @@ def training_step(name: str, shape: Shape, compiled: bool = False) -> Callable[[
     module = {**MODULES, **SMALL}[name](shape)
     if compiled:
         torch._dynamo.reset()
-        module = torch.compile(module, fullgraph=True, mode="reduce-overhead")
+        module.compile(fullgraph=True, mode="reduce-overhead")
     latents = torch.randn(1, shape[0], shape[2], requires_grad=True)
 
     def step() -> None:
