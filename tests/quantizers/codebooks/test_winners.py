@@ -36,8 +36,9 @@ def test_sums_agree_with_numpy() -> None:
     z, win = torch.randn(50, 3, generator=generator), torch.randint(7, (50,), generator=generator)
     valid = torch.rand(50, generator=generator) < 0.7
     lesson = Lesson(z, win, valid, torch.tensor(0))
-    counts, sums = lesson.sums(9)
+    counts, sums, latents = lesson.sums(9)
     onehot = np.eye(9)[win] * valid.numpy()[:, None]
     np.testing.assert_allclose(counts, onehot.sum(axis=0))
     np.testing.assert_allclose(lesson.counts(9), onehot.sum(axis=0))
+    assert latents.tolist() == [valid.sum().item()]
     np.testing.assert_allclose(sums, onehot.T @ z.numpy(), atol=1e-5)
