@@ -50,6 +50,16 @@ def test_loss_follows_the_assignment() -> None:
     assert loss.item() == pytest.approx(1.5 * np.mean((z - codes[indices.numpy()]) ** 2))
 
 
+def test_an_offset_of_latents_and_codes_costs_no_precision() -> None:
+    codes, z = (torch.tensor(cloud(n, 3, seed), dtype=torch.float32) + 1000 for n, seed in ((12, 0), (200, 1)))
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        vq = OptVQ(dim=3, codebook_size=12).to(dtype)
+        vq.set_codebook_(codes.to(dtype))
+        found.append(vq(z.to(dtype)).indices)
+    assert torch.equal(*found)
+
+
 def test_scale_of_the_latents_does_not_matter() -> None:
     codes, z = torch.tensor(cloud(12, 3, 0)), torch.tensor(cloud(200, 3, 1))
     found = []
