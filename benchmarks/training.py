@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from vector_quantize_pytorch import VectorQuantize
 
 from driftvq.data import open_source, train_batches
-from driftvq.models.networks import NETWORKS
+from driftvq.models.architecture import NETWORKS
 from driftvq.training.config import TrainConfig
 from driftvq.training.run import train
 from measure import machine, table

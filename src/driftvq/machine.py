@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -92,18 +93,34 @@ def pick_device(name: str) -> torch.device:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, the git commit of the code, and the command."""
+    """The command, versions, the machine, and the git commit of the code."""
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": cores(),
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
         "cuda": torch.version.cuda,
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "threads": torch.get_num_threads(),
         "git": git_state(Path(__file__).parent),
     }
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
 
 
 def git_state(folder: Path, run: Callable[..., Any] = subprocess.run) -> dict[str, Any] | None:

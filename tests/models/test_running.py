@@ -12,7 +12,7 @@ import torch
 
 from driftvq.data import ImageBatch, eval_batches, to_float, to_uint8
 from driftvq.models import VQVAE, ModelConfig
-from driftvq.models.networks import NETWORKS
+from driftvq.models.architecture import NETWORKS
 from driftvq.models.pretrained import model_hash
 from driftvq.models.running import (
     NETWORK_BYTES,

@@ -1,19 +1,16 @@
 """The folder of a comparison: begun, or found again."""
 
-import os
-import platform
-import re
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from driftvq import machine
 from driftvq.data import eval_batches
 from driftvq.data.images import write_image
 from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.experiments.request import Request, differences
 from driftvq.files import LOCK_FILE
+from driftvq.machine import environment
 from driftvq.records import comparisons as records
 from driftvq.records.codec import decode, encode, read_record, write_record
 from driftvq.records.comparisons import CELL_FILE, CELLS, COMPARISON_FILE, ORIGINALS, Comparison
@@ -110,7 +107,7 @@ def comparison_record(folder: Path, plan: Plan) -> Comparison:
         sweep=plan.sweep,
         methods=tuple(records.Method(method.name, method.label, method.group) for method in plan.methods),
         places=_places(plan),
-        environment=environment(),
+        environment=environment_facts(),
         data={"source": plan.data, "train": plan.train, "evaluation": plan.evaluation, "size": plan.base.size},
         config=shared_config(plan),
         paper=_published(plan),
@@ -126,26 +123,18 @@ def shared_config(plan: Plan) -> dict[str, Any]:
     return {name: configs[0][name] for name in names if all(config[name] == configs[0][name] for config in configs)}
 
 
-def environment() -> dict[str, Any]:
-    """Versions and machine, on one level."""
-    found = machine.environment()
-    git = found["git"]
+def environment_facts() -> dict[str, Any]:
+    """What of the environment a reader of the results asks for, on one level."""
+    found = environment()
+    git, packages = found["git"], found["packages"]
     facts = {
-        "driftvq": found["packages"].get("driftvq"),
-        "torch": found["packages"].get("torch"),
-        "python": found["python"],
-        "platform": found["platform"],
-        "cpu": _cpu(),
+        **{name: packages.get(name) for name in ("driftvq", "torch")},
+        **{name: found[name] for name in ("python", "platform", "cpu")},
         "gpu": ", ".join(found["devices"]) or None,
-        "cores": cores(),
+        "cores": found["cores"],
         "git": None if git is None else git["commit"] + (" with changes" if git["changed"] else ""),
     }
     return {name: value for name, value in facts.items() if value is not None or name == "git"}
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def write_originals(folder: Path, plan: Plan) -> None:
@@ -195,15 +184,6 @@ def _notes(plan: Plan) -> list[str]:
         every = ", ".join(map(str, epochs))
         notes.append(f"NS-VQ as the paper has it narrows its kernel after each epoch, here {every} steps.")
     return notes
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor() or platform.machine()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
 
 
 def _dated(recipe: str) -> Path:

@@ -15,10 +15,11 @@ from typing import NamedTuple, Protocol
 import torch
 
 from driftvq.experiments.cell import ENGINE, THREADS
-from driftvq.experiments.comparison_folder import begin, cores
+from driftvq.experiments.comparison_folder import begin
 from driftvq.experiments.live_cells import LiveCells
 from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.files import locked
+from driftvq.machine import cores
 from driftvq.records.comparisons import CELLS, LOG_FILE, Status, read_cell, update_cell
 from driftvq.report import write_report, write_results
 

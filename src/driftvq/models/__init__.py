@@ -7,8 +7,8 @@ from driftvq.names import importer
 
 if TYPE_CHECKING:
     from driftvq.models.afterwards import quantize_afterwards
+    from driftvq.models.architecture import NETWORKS, Network
     from driftvq.models.hub import push_to_hub
-    from driftvq.models.networks import NETWORKS, Network
     from driftvq.models.pretrained import model_hash, save_pretrained
     from driftvq.models.vqvae import VQVAE, VQVAEOutput
 
@@ -27,8 +27,8 @@ __all__ = [
 __getattr__ = importer(
     __name__,
     {
-        "NETWORKS": "networks",
-        "Network": "networks",
+        "NETWORKS": "architecture",
+        "Network": "architecture",
         "VQVAE": "vqvae",
         "VQVAEOutput": "vqvae",
         "model_hash": "pretrained",

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from driftvq.models.architecture import NETWORKS, build_quantizer
 from driftvq.models.model_config import ModelConfig
-from driftvq.models.networks import NETWORKS, build_quantizer
 from driftvq.names import check_name
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.quantizer import Quantizer

@@ -4,8 +4,8 @@ from torch import nn
 
 from driftvq import QUANTIZERS
 from driftvq.models import NETWORKS, VQVAE, ModelConfig
+from driftvq.models.architecture import build_quantizer, option_names
 from driftvq.models.model_config import RESERVED
-from driftvq.models.networks import build_quantizer, option_names
 from tests.limits import ends_within
 from tests.quantizers.cases import VARIANTS
 
