@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-slow lint format dist compare benchmark mutants results clean browser
+.PHONY: test test-slow lint format docs dist compare benchmark mutants results clean browser
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -20,6 +20,10 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site: `python -m http.server --directory site` shows it.
+docs: $(STAMP)
+	$(BIN)/python -m mkdocs build --strict --quiet --site-dir site
 
 # What is published: a wheel and the sources, checked.
 dist: $(STAMP)
@@ -61,4 +65,4 @@ browser:
 	else echo "install Chromium so that \`chromium\` is on PATH (Debian: apt-get install chromium)"; fi
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis

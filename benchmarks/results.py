@@ -6,9 +6,10 @@ python benchmarks/results.py add collapse-grid runs/x    # take over a finished 
 python benchmarks/quantizers.py | python benchmarks/results.py take step --command "…"   # or a printed table
 
 A page has a table where it says `<!-- results: NAME -->`, up to `<!-- end -->`. Behind the name may stand rows to keep,
-`K=1024 D=64 "method=VQ|EMA"`, and `columns=method,usage,psnr`. With `regret=psnr,lpips_alex` the table has how far each
-method is from the best one of each condition; `with=NAME` adds the conditions of another file. docs/results.md has all
-tables that are marked as whole.
+`K=1024 D=64 "method=VQ|EMA"`, and `columns=method,usage,psnr`. `across=K` gives each K a column, with the values of
+`columns` in one cell: `rFID / usage`. With `regret=psnr,lpips_alex` the table has how far each method is from the best one
+of each condition. `with=NAME` adds the rows, or for regrets the conditions, of another file. `RECIPE-published` is what
+the paper reports of a recipe. docs/results.md has all tables that are marked as whole.
 """
 
 import argparse
@@ -18,12 +19,14 @@ import re
 import shlex
 import sys
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from driftvq.experiments.methods import METHODS as KNOWN_METHODS
+from driftvq.experiments.recipes import PAPER_RECIPES
 from driftvq.files import read_object, replacing, write_text
 from driftvq.names import check_name
 from driftvq.records.metric_table import METRICS, decimals, metric, written, written_spread
@@ -33,6 +36,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
 SPREAD = re.compile(r"(-?[\d.,]+) ± ([\d.,]+)")
+PRINTED_DIGITS = {"usage": 0, "lpips_alex": 3}
+"""Digits behind the point in the paper's tables, where they are not two."""
 PRINTED = {"at step 300": "usage@300", "PSNR": "psnr", "LPIPS": "lpips_alex", "rFID": "rfid"}
 """Headings of printed tables that are metrics by another name; a metric's own name is known."""
 
@@ -64,8 +69,28 @@ class Results:
 
 
 def read_all(docs: Path = DOCS) -> dict[str, Results]:
-    """Every table, by the name of its file."""
-    return {path.stem: Results(**read_object(path)) for path in sorted((docs / "results").glob("*.json"))}
+    """Every table, by the name of its file; and what the paper reports."""
+    found = {path.stem: Results(**read_object(path)) for path in sorted((docs / "results").glob("*.json"))}
+    return found | {f"{name}-published": results for name, results in published().items()}
+
+
+def published() -> dict[str, Results]:
+    """The paper's numbers, by recipe."""
+    found = {}
+    for recipe in PAPER_RECIPES:
+        if recipe.published is not None:
+            values = recipe.published.values
+            metrics = list(dict.fromkeys(name for row in values.values() for name in row))
+            swept = [point for _, point in values if point is not None]
+            rows: list[list[Value]] = [
+                [KNOWN_METHODS[method].label, *([point] if swept else []), *(row.get(name) for name in metrics)]
+                for (method, point), row in values.items()
+            ]
+            columns = ["method", *(["codebook size K"] if swept else []), *metrics]
+            digits = {name: PRINTED_DIGITS.get(name, 2) for name in metrics}
+            about = recipe.published.setting
+            found[recipe.name] = Results(recipe.published.source, "", about, columns, rows, digits, listed=False)
+    return found
 
 
 def save(results: Results, path: Path) -> None:
@@ -135,7 +160,7 @@ def render(results: Results, wanted: Mapping[str, Sequence[str]] | None = None, 
 def rendered(text: str, everything: Mapping[str, Results]) -> str:
     """A page with its tables as they should be."""
 
-    def table(found: re.Match[str]) -> str:
+    def filled(found: re.Match[str]) -> str:
         name, *options = shlex.split(found[2])
         chosen = dict(option.split("=", 1) for option in options)
         columns = chosen.pop("columns", "").split(",") if "columns" in chosen else []
@@ -143,9 +168,45 @@ def rendered(text: str, everything: Mapping[str, Results]) -> str:
         results, *more = (everything[check_name("file of docs/results", one, everything)] for one in names)
         if "regret" in chosen:
             results = regret_table([results, *more], chosen.pop("regret").split(","))
-        return found[1] + render(results, {key: value.split("|") for key, value in chosen.items()}, columns) + found[3]
+        else:
+            results = joined([results, *more])
+        across = chosen.pop("across", None)
+        wanted = {key: value.split("|") for key, value in chosen.items()}
+        table = render(results, wanted, columns) if across is None else render_across(results, across, wanted, columns)
+        return found[1] + table + found[3]
 
-    return MARKED.sub(table, text)
+    return MARKED.sub(filled, text)
+
+
+def joined(tables: Sequence[Results]) -> Results:
+    """The rows of all, in the columns of the first."""
+    rows = list(tables[0].rows)
+    for other in tables[1:]:
+        place = {name: other.columns.index(name) for name in tables[0].columns if name in other.columns}
+        rows += [[row[place[name]] if name in place else None for name in tables[0].columns] for row in other.rows]
+    return replace(tables[0], rows=rows)
+
+
+def render_across(
+    results: Results, across: str, wanted: Mapping[str, Sequence[str]], columns: Sequence[str]
+) -> str:
+    """A Markdown table with a row per method and a column per value of ``across``."""
+    for name in (across, *wanted, *columns):
+        check_name("column", name, results.columns)
+    at, method = results.columns.index(across), results.columns.index("method")
+    cells: dict[tuple[str, str], str] = {}
+    for row in results.rows:
+        if all(_text(row[results.columns.index(name)]) in texts for name, texts in wanted.items()):
+            values = [_cell(results, place, row[place]) for place in map(results.columns.index, columns)]
+            cells.setdefault((_text(row[method]), _text(row[at])), " / ".join(values))
+    if not cells:
+        raise ValueError(f"no row of {results.title!r} has {dict(wanted)}")
+    methods, points = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))
+    points.sort(key=lambda text: (not text.isdecimal(), int(text) if text.isdecimal() else 0))
+    short = across.split()[-1]
+    lines = [["method", *(f"{short} = {point}" for point in points)], ["---"] * (len(points) + 1)]
+    lines += [[name, *(cells.get((name, point), "") for point in points)] for name in methods]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def regret_table(tables: Sequence[Results], names: Sequence[str]) -> Results:

@@ -1,7 +1,6 @@
 """The page "swap it into your loop": its code runs, and its recipes keep a model through saving and loading."""
 
 import copy
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +9,20 @@ import torch
 from torch import Tensor, nn
 
 import driftvq
+from tests.pages import ROOT, run
+
+PAGE = ROOT / "docs" / "interop.md"
 
 
 @pytest.fixture(scope="module")
-def page(pytestconfig: pytest.Config) -> str:
-    return (pytestconfig.rootpath / "docs" / "interop.md").read_text()
-
-
-@pytest.fixture(scope="module")
-def names(page: str) -> dict[str, Any]:
+def names() -> dict[str, Any]:
     """What the page's blocks leave behind."""
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) >= 3
-    found: dict[str, Any] = {"__name__": "page"}
     torch.manual_seed(0)
-    for block in blocks:
-        exec(compile(block, "docs/interop.md", "exec"), found)
-    return found
+    return run(PAGE)
 
 
-def test_every_adapter_is_on_the_page(page: str) -> None:
+def test_every_adapter_is_on_the_page() -> None:
+    page = PAGE.read_text(encoding="utf-8")
     adapters = [name for name in driftvq.__all__ if name.startswith(("as_", "from_"))]
     assert len(adapters) >= 9
     assert [name for name in adapters if f"{name}(" not in page] == []

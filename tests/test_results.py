@@ -1,9 +1,11 @@
 """The tables and figures of the docs are what docs/results says."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -89,3 +91,34 @@ def test_regrets_are_over_the_conditions_of_all_files_and_of_methods_with_codes(
     page = results.rendered("<!-- results: first regret=psnr with=other -->\n<!-- end -->", everything).splitlines()
     assert page[1] == "| method | PSNR (dB), mean regret | PSNR (dB), worst | PSNR (dB), worst at |"
     assert page[3:5] == ["| A | 0.50 | 1.00 | K 64 |", "| B | 0.75 | 1.50 | photographs |"]
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_results(results: ModuleType) -> None:
+    text, tables = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split()), results.read_all()
+
+    def value(name: str, column: str, *start: object) -> Any:
+        (row,) = [row for row in tables[name].rows if row[: len(start)] == list(start)]
+        found = row[tables[name].columns.index(column)]
+        return found[0] if isinstance(found, list) else found
+
+    for column, unit in (("ms", "ms"), ("extra MB", "MB")):
+        ours, theirs = (value("benchmark-step", column, name) for name in ("NSVQ", "peer EMA"))
+        assert f"| {ours} {unit} | {theirs:,} {unit} |" in text
+    relocated = value("collapse-now", "relocated", 1024, 64, 16, 1, "NSVQ")
+    assert f"relocated to latents, {relocated:,} times" in text
+    printed = [value("collapse-ablation", "usage", 1024, name) for name in ("NS-VQ, as printed", "TransVQ, as printed")]
+    assert f"As printed, {printed[0] * 100:.0f} % and {printed[1] * 100:.0f} % of 1,024 codes live" in text
+    assert value("collapse-ablation", "usage", 1024, "NSVQ without the drift") == 1.0
+    assert "Without the drift 1,024 codes live" in text
+    lost = value("collapse-ablation", "usage", 8192, "NSVQ, lost codes stay lost")
+    assert f"without relocation {lost * 100:.0f} % of 8,192 live" in text
+    alive = [value("collapse-grid", "usage", 1024, 64, name) * 100 for name in ("NSVQ", "EMA")]
+    assert f"nothing tuned | {alive[0]:.0f} % | {alive[1]:.1f} % |" in text
+    ours, theirs = (value("launches-training", "operators", name) for name in ("ns_vq", "peer EMA"))
+    assert value("launches-training", "host reads", "ns_vq") == 0
+    assert value("launches-training", "host reads", "peer EMA") == 3
+    assert f"{ours} operators without a host read, its {theirs} with three" in text
+    page = results.rendered("<!-- results: collapse-grid regret=psnr -->\n<!-- end -->", tables)
+    worst = dict(re.findall(r"^\| ([^|]+) \| [\d.]+ \| ([\d.]+) \| K ", page, re.MULTILINE))
+    told = f"| {worst['NSVQ']} dB | {worst['EMA']} dB; with replacement below 2: {worst['EMA + replacement below 2']}; "
+    assert told + f"tuned to batch and K: {worst['EMA + replacement below half of N/K']} |" in text
