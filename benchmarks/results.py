@@ -7,9 +7,9 @@ python benchmarks/quantizers.py | python benchmarks/results.py take step --comma
 
 A page has a table where it says `<!-- results: NAME -->`, up to `<!-- end -->`. Behind the name may stand rows to keep,
 `K=1024 D=64 "method=VQ|EMA"`, and `columns=method,usage,psnr`. `across=K` gives each K a column, with the values of
-`columns` in one cell: `rFID / usage`. With `regret=psnr,lpips_alex` the table has how far each method is from the best one
-of each condition. `with=NAME` adds the rows, or for regrets the conditions, of another file. `RECIPE-published` is what
-the paper reports of a recipe. docs/results.md has all tables that are marked as whole.
+`columns` in one cell, "rFID / usage". With `regret=psnr,lpips_alex` the table has how far each method is from the best
+one of each condition. `with=NAME` adds the rows, or for regrets the conditions, of another file. `RECIPE-published` is
+what the paper reports of a recipe. docs/results.md has all tables that are marked as whole.
 """
 
 import argparse
@@ -187,9 +187,7 @@ def joined(tables: Sequence[Results]) -> Results:
     return replace(tables[0], rows=rows)
 
 
-def render_across(
-    results: Results, across: str, wanted: Mapping[str, Sequence[str]], columns: Sequence[str]
-) -> str:
+def render_across(results: Results, across: str, wanted: Mapping[str, Sequence[str]], columns: Sequence[str]) -> str:
     """A Markdown table with a row per method and a column per value of ``across``."""
     for name in (across, *wanted, *columns):
         check_name("column", name, results.columns)
