@@ -82,6 +82,30 @@ def test_a_comparison_is_taken_over(results: ModuleType, tmp_path: Path) -> None
     assert "n = 256" in found.about
 
 
+def test_each_size_has_a_column_and_the_rows_of_another_file_fill_in(results: ModuleType) -> None:
+    columns = ["method", "codebook size K", "psnr", "usage"]
+    first = results.Results("t", "c", "a", columns, [["A", 1024, 20.0, 0.5], ["A", 64, 19.0, 1.0]], {"usage": 0})
+    other = results.Results("o", "c", "a", ["usage", *columns[:3]], [[0.25, "B", 64, 18.0], [0.75, "A", 64, 17.0]])
+    everything = {"first": first, "other": other}
+    marked = '<!-- results: first with=other "across=codebook size K" columns=psnr,usage{} -->\n<!-- end -->'
+    page = results.rendered(marked.format(""), everything).splitlines()
+    assert page[1:5] == [
+        "| method | K = 64 | K = 1024 |",
+        "| --- | --- | --- |",
+        "| A | 19.00 / 100% | 20.00 / 50% |",
+        "| B | 18.00 / 25% |  |",
+    ]
+    assert "| A |" not in results.rendered(marked.format(" method=B"), everything)
+    with pytest.raises(ValueError, match="no row of 't' has"):
+        results.rendered(marked.format(" method=C"), everything)
+
+
+def test_the_papers_numbers_are_those_of_the_recipes(results: ModuleType) -> None:
+    page = results.rendered("<!-- results: table-best-published -->\n<!-- end -->", results.read_all())
+    assert page.splitlines()[1] == "| method | SSIM ↑ | LPIPS ↓ | rFID ↓ |"
+    assert "| SimVQ | 0.93 | 0.017 | 14.37 |" in page
+
+
 def test_regrets_are_over_the_conditions_of_all_files_and_of_methods_with_codes(results: ModuleType) -> None:
     columns = ["K", "method", "usage", "psnr", "seeds"]
     first = results.Results("t", "c", "a", columns, [[64, "A", 1.0, 20.0, 1], [64, "B", 1.0, [21.0, 0.1], 1]])
