@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-CHANGING = ("fsync", "mkdir", "replace", "rename", "rmdir", "unlink")
+REMOVING = ("rmdir", "unlink")
+CHANGING = ("fsync", "mkdir", "replace", "rename", *REMOVING)
 
 
 class FailingDisk:
@@ -21,10 +22,13 @@ class FailingDisk:
         root: only what happens below it counts.
         fails_at: number of the change that fails, from 0.
         for_good: all later ones fail too, as after the process was killed or the disk was pulled out.
+        full: it has no more room, so nothing fails that removes a file.
+        writes: whether each write counts, or only what has to do with whole files.
     """
 
-    def __init__(self, root: Path, fails_at: int, for_good: bool) -> None:
+    def __init__(self, root: Path, fails_at: int, for_good: bool, full: bool = False, writes: bool = True) -> None:
         self.root, self.fails_at, self.for_good = os.fspath(root), fails_at, for_good
+        self.full, self.writes = full, writes
         self.changes, self.failed, self.mended = 0, False, False
 
     def change(self, path: object) -> None:
@@ -45,6 +49,8 @@ class FailingDisk:
         if not set(mode) & set("wax+") or isinstance(file, int):
             return _open(file, mode, *args, **options)
         self.change(file)
+        if not self.writes:
+            return _open(file, mode, *args, **options)
         raw = _CountedFile(file, mode.replace("b", "").replace("t", ""), self)
         stream: Any = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
         text = {name: options[name] for name in ("encoding", "newline") if name in options}
@@ -65,17 +71,20 @@ class _CountedFile(io.FileIO):
         return super().truncate(size)
 
 
-_open = builtins.open
+_open, _mkdir = builtins.open, os.mkdir
 
 
 @contextmanager
-def failing_disk(root: Path, fails_at: int, for_good: bool = False) -> Iterator[FailingDisk]:
+def failing_disk(
+    root: Path, fails_at: int, for_good: bool = False, full: bool = False, writes: bool = True
+) -> Iterator[FailingDisk]:
     """Everything that changes files below ``root`` passes the disk."""
-    disk = FailingDisk(root, fails_at, for_good)
+    disk = FailingDisk(root, fails_at, for_good, full, writes)
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *args: Any, **options: Any) -> Any:
-            disk.change(path)
+            if not (real is _mkdir and Path(path).exists()):  # which no disk refuses for want of room
+                disk.change(path)
             return real(path, *args, **options)
 
         return call
@@ -83,7 +92,7 @@ def failing_disk(root: Path, fails_at: int, for_good: bool = False) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(builtins, "open", disk.open)
         patch.setattr(io, "open", disk.open)
-        for name in CHANGING:
+        for name in set(CHANGING) - set(REMOVING if full else ()):
             patch.setattr(os, name, counted(getattr(os, name)))
         yield disk
 

@@ -11,15 +11,22 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from driftvq import QUANTIZERS, Quantizer, make_quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.composite import CompositeQuantizer
+from tests.conftest import Trials
 
 DIM, SIZE, MOST = 4, 16, 40
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 
 
+def waits(vq: Quantizer) -> bool:
+    return any(part.start.waits() for part in vq.modules() if isinstance(part, CodebookQuantizer))
+
+
 class Life(RuleBasedStateMachine):
-    """Train, evaluate, save and load, copy, grow, freeze and move between dtypes."""
+    """Train with an optimizer, evaluate, save and load, copy, grow, freeze and move between dtypes."""
 
     name = "vq"
+    trials = Trials(None)
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,12 +39,19 @@ class Life(RuleBasedStateMachine):
 
     @rule(count=st.sampled_from([0, 1, 40]), seed=st.integers(0, 99))
     def train(self, count: int, seed: int) -> None:
-        steps = int(self.vq.step)
-        quantized, indices, loss = self.vq.train()(self.latents(count, seed).requires_grad_())
+        steps, x = int(self.vq.step), self.latents(count, seed).requires_grad_()
+        quantized, indices, loss = self.vq.train()(x)
         assert quantized.shape == (count, DIM)
         assert len(indices) == count
         assert loss.isfinite()
         assert int(self.vq.step) == steps + 1
+        (loss.to(quantized.dtype) + (quantized - 1).square().sum()).backward()
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+        trained = [parameter for parameter in self.vq.parameters() if parameter.grad is not None]
+        if trained:
+            torch.optim.SGD(trained, 1e-3).step()
+        self.vq.zero_grad()
 
     @rule(seed=st.integers(0, 99))
     def evaluate(self, seed: int) -> None:
@@ -71,23 +85,24 @@ class Life(RuleBasedStateMachine):
         assert all(torch.equal(value, state[name]) for name, value in other.state_dict().items())
         self.vq = other.train(mode)
 
-    @precondition(lambda self: isinstance(self.vq, CodebookQuantizer) and self.vq.start.done)
+    @precondition(lambda self: isinstance(self.vq, CodebookQuantizer | CompositeQuantizer) and not waits(self.vq))
     @rule(more=st.integers(1, 9))
     def grow(self, more: int) -> None:
-        assert isinstance(self.vq, CodebookQuantizer)
-        size = self.vq.codebook_size
-        old, wanted = self.vq.codebook.detach().clone(), min(MOST, size + more)
+        assert isinstance(self.vq, CodebookQuantizer | CompositeQuantizer)
+        size, old = self.vq.codebook_size, self.vq.codebook.detach().clone()
+        wanted = min(MOST, size + more)
         try:
             self.vq.grow_(wanted)
         except ValueError:  # where new codes would change the others
             wanted = size
-        assert self.vq.codebook.shape == (wanted, self.vq.codebook_dim)
-        assert torch.equal(self.vq.codebook[:size], old)
+        assert self.vq.codebook_size == wanted
+        assert self.vq.codebook.shape[-2:] == (wanted, old.shape[-1])
+        assert torch.equal(self.vq.codebook[..., :size, :], old)
 
-    @precondition(lambda self: isinstance(self.vq, CodebookQuantizer))
+    @precondition(lambda self: isinstance(self.vq, CodebookQuantizer | CompositeQuantizer))
     @rule(frozen=st.booleans())
     def freeze(self, frozen: bool) -> None:
-        assert isinstance(self.vq, CodebookQuantizer)
+        assert isinstance(self.vq, CodebookQuantizer | CompositeQuantizer)
         self.vq.freeze_codebook = frozen
         if frozen:
             before = self.vq.codebook.detach().clone()
@@ -100,11 +115,13 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def is_finite(self) -> None:
+        self.trials.tried += 1
         assert all(value.isfinite().all() for value in self.vq.state_dict().values() if value.is_floating_point())
+        self.trials.held += 1
 
 
-def live(name: str, examples: int, steps: int) -> None:
-    machine = type(f"Life of {name}", (Life,), {"name": name})
+def live(name: str, examples: int, steps: int, trials: Trials) -> None:
+    machine = type(f"Life of {name}", (Life,), {"name": name, "trials": trials})
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         machine,
@@ -121,10 +138,11 @@ def live(name: str, examples: int, steps: int) -> None:
 
 @pytest.mark.parametrize("name", QUANTIZERS)
 def test_a_short_life(name: str) -> None:
-    live(name, examples=3, steps=12)
+    live(name, examples=3, steps=12, trials=Trials(None))
 
 
 @pytest.mark.slow
+@pytest.mark.trial("steps in the life of a quantizer")
 @pytest.mark.parametrize("name", QUANTIZERS)
-def test_a_long_life(name: str) -> None:
-    live(name, examples=60, steps=40)
+def test_a_long_life(name: str, trials: Trials) -> None:
+    live(name, examples=60, steps=40, trials=trials)

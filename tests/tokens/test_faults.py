@@ -13,9 +13,11 @@ from driftvq.files import write_text
 from driftvq.models.pretrained import load_pretrained
 from driftvq.tokens import TokenWriter, decode_tokens, encode_source, open_tokens
 from driftvq.tokens.format import partial_folder
+from tests.conftest import Trials
 from tests.failing_disk import every_failure
 from tests.tokens.cases import MODEL, Source, make_model, pixels
 
+TRIAL = pytest.mark.trial("a disk that fails at its k-th change, once or for good, for all k")
 BATCHES = [(["a.jpg", "b.jpg"], 1), (["c.jpg"], 2), (["d.jpg", "e.jpg"], 2)]
 
 
@@ -39,14 +41,14 @@ def check_whole(out: Path) -> None:
 
 
 @pytest.mark.parametrize("for_good", [False, True])
-def test_tokens_are_whole_or_can_be_resumed(for_good: bool, tmp_path: Path) -> None:
-    failures = 0
+@TRIAL
+def test_tokens_are_whole_or_can_be_resumed(trials: Trials, for_good: bool, tmp_path: Path) -> None:
     for disk in every_failure(tmp_path, for_good):
-        out = tmp_path / f"tokens-{failures}"
+        out = tmp_path / f"tokens-{trials.tried}"
         with suppress(OSError):
             write_tokens(out)
         disk.mend()
-        failures += disk.failed
+        trials.tried += disk.failed
         if out.exists():
             check_whole(out)
         else:
@@ -54,14 +56,17 @@ def test_tokens_are_whole_or_can_be_resumed(for_good: bool, tmp_path: Path) -> N
             write_tokens(out, resume=resume, overwrite=not resume)
             check_whole(out)
         shutil.rmtree(out)
-    assert failures > 40
+        trials.held = trials.tried
+    assert trials.tried > 40
 
 
 @pytest.mark.parametrize("for_good", [False, True])
+@TRIAL
 def test_overwriting_leaves_the_old_tokens_or_the_new(
-    for_good: bool, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    trials: Trials, for_good: bool, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    failures, found, old = 0, set(), tmp_path_factory.mktemp("old") / "tokens"
+    found: set[str] = set()
+    old = tmp_path_factory.mktemp("old") / "tokens"
     with TokenWriter(old, MODEL) as writer:
         writer.write(np.full((1, 1, 1), 7), ["old.jpg"], (4, 4))
         writer.finish()
@@ -73,7 +78,7 @@ def test_overwriting_leaves_the_old_tokens_or_the_new(
         with suppress(OSError):
             write_tokens(out, overwrite=True)
         disk.mend()
-        failures += disk.failed
+        trials.tried += disk.failed
         if not out.exists():  # killed between two renames
             found.add("neither")
             write_tokens(out, resume=True)
@@ -85,7 +90,8 @@ def test_overwriting_leaves_the_old_tokens_or_the_new(
             check_whole(out)
         for path in tmp_path.iterdir():
             shutil.rmtree(path)
-    assert failures > 40
+        trials.held = trials.tried
+    assert trials.tried > 40
     assert found == ({"old", "new", "neither"} if for_good else {"old", "new"})
 
 
@@ -99,8 +105,11 @@ def image(path: Path, number: int) -> None:
 
 @pytest.mark.parametrize("write", [text, image])
 @pytest.mark.parametrize("for_good", [False, True])
-def test_a_file_is_as_it_was_or_complete(write: Callable[[Path, int], None], for_good: bool, tmp_path: Path) -> None:
-    path, contents, failures = tmp_path / "x.png", [], 0
+@TRIAL
+def test_a_file_is_as_it_was_or_complete(
+    trials: Trials, write: Callable[[Path, int], None], for_good: bool, tmp_path: Path
+) -> None:
+    path, contents = tmp_path / "x.png", []
     for number in (2, 1):
         write(path, number)
         contents.append(path.read_bytes())
@@ -111,18 +120,20 @@ def test_a_file_is_as_it_was_or_complete(write: Callable[[Path, int], None], for
         with suppress(OSError):
             write(path, 2)
         disk.mend()
-        failures += disk.failed
+        trials.tried += disk.failed
         assert path.read_bytes() in (contents if disk.failed else contents[:1])
         others = [entry for entry in tmp_path.iterdir() if entry != path]
         assert len(others) <= for_good  # a disk that fails for good cannot take back what was begun
         for other in others:
             other.unlink()
-    assert failures > 3
+        trials.held = trials.tried
+    assert trials.tried > 3
 
 
 @pytest.mark.parametrize("for_good", [False, True])
-def test_a_model_is_the_old_one_the_new_one_or_refused(for_good: bool, tmp_path: Path) -> None:
-    models, failures, folder = [make_model(seed=seed, codebook_size=16 + seed) for seed in (0, 1)], 0, tmp_path / "m"
+@TRIAL
+def test_a_model_is_the_old_one_the_new_one_or_refused(trials: Trials, for_good: bool, tmp_path: Path) -> None:
+    models, folder = [make_model(seed=seed, codebook_size=16 + seed) for seed in (0, 1)], tmp_path / "m"
     for disk in every_failure(tmp_path, for_good):
         disk.mended = True
         models[0].save_pretrained(folder)
@@ -130,27 +141,32 @@ def test_a_model_is_the_old_one_the_new_one_or_refused(for_good: bool, tmp_path:
         with suppress(OSError):
             models[1].save_pretrained(folder)
         disk.mend()
-        failures += disk.failed
+        trials.tried += disk.failed
         size = 0
         with suppress(ValueError):
             size = load_pretrained(folder).config.codebook_size
         assert size in (0, 16, 17)
         models[1].save_pretrained(folder)
         assert load_pretrained(folder).config.codebook_size == 17
-    assert failures > 3
+        trials.held = trials.tried
+    assert trials.tried > 3
 
 
-def test_decoded_images_are_all_there_or_none(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    model, failures, out = make_model(), 0, tmp_path / "images"
+@TRIAL
+def test_decoded_images_are_all_there_or_none(
+    trials: Trials, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    model, out = make_model(), tmp_path / "images"
     tokens = encode_source(model, Source([(8, 8), (12, 8)]), tmp_path_factory.mktemp("tokens") / "tokens")
     for disk in every_failure(tmp_path, for_good=False):
         with suppress(OSError):
             decode_tokens(model, tokens, out)
         disk.mend()
-        failures += disk.failed
+        trials.tried += disk.failed
         assert disk.failed or out.is_dir()
         if out.is_dir():
             assert len(list(out.rglob("*.png"))) == 2
             shutil.rmtree(out)
         assert list(tmp_path.iterdir()) == []
-    assert failures > 10
+        trials.held = trials.tried
+    assert trials.tried > 10

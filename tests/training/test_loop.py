@@ -67,15 +67,37 @@ def assert_same_run(first, second, step):
     assert differences(*models) == []
 
 
+@pytest.mark.trial("kill -9 in training, and resumed to the same bits")
 @pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_CASES)])
-def test_killed_and_resumed_is_the_same_run(name, images, tmp_path):
+def test_killed_and_resumed_is_the_same_run(name, images, tmp_path, trials):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     settings = {"steps": STEPS, **{**CASES, **MORE_CASES}[name]}
     finish(arguments(images, whole, **settings))
     kill_at(KILLED_AT, arguments(images, broken, **settings))
     assert not (broken / "checkpoints" / f"step-{STEPS:08d}.ckpt").exists(), "killed too late to prove anything"
-    finish(["train", "--resume", str(broken)])
-    assert_same_run(whole, broken, STEPS)
+    with trials.one():
+        finish(["train", "--resume", str(broken)])
+        assert_same_run(whole, broken, STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.trial("kill -9 in training, and resumed to the same bits")
+def test_killed_in_every_step_and_in_every_checkpoint(images, tmp_path, trials):
+    finish(arguments(images, tmp_path / "whole", steps=STEPS))
+    for step in range(1, STEPS):
+        broken = tmp_path / f"step-{step}"
+        kill_at(step, arguments(images, broken, steps=STEPS))
+        with trials.one():
+            finish(["train", "--resume", str(broken)])
+            assert_same_run(tmp_path / "whole", broken, STEPS)
+    broken = tmp_path / "checkpoint"
+    for start in (arguments(images, broken, steps=STEPS), *[["train", "--resume", str(broken)]] * 2):
+        process = run_process(start, signals_in_checkpoint=(signal.SIGKILL,))
+        process.join(120)
+        assert process.exitcode == -signal.SIGKILL
+    with trials.one():
+        finish(["train", "--resume", str(broken)])
+        assert_same_run(tmp_path / "whole", broken, STEPS)
 
 
 def test_resumed_from_the_checkpoint_before_a_truncated_one(images, tmp_path):

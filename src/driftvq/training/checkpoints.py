@@ -45,19 +45,19 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-        if damaged is not None:
-            raise ValueError(f"checkpoint {path} is damaged: the checksum of {damaged} is wrong")
-        contents = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise
+        contents = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
     except (zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"checkpoint {path} is truncated or not a checkpoint: {error}") from error
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"checkpoint {path} holds more than tensors and plain values, and is refused: it could run code"
         ) from error
-    except RuntimeError as error:
-        raise ValueError(f"checkpoint {path} cannot be read: {_first_line(error)}") from error
+    except Exception as error:  # of what is damaged, zipfile and torch raise almost anything
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise ValueError(f"checkpoint {path} is damaged: {_first_line(error)}") from error
+    if damaged is not None:
+        raise ValueError(f"checkpoint {path} is damaged: the checksum of {damaged} is wrong")
     if not isinstance(contents, dict) or not {"model", "step"} <= contents.keys():
         raise ValueError(f"{path} is not a checkpoint of a training run")
     return contents
