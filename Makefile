@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-slow lint format docs dist compare benchmark mutants results clean browser
+.PHONY: test test-slow lint format docs dist compare benchmark mutants results reliability clean browser
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -48,6 +48,10 @@ mutants: $(STAMP)
 # The tables and figures of the docs, from docs/results/*.json.
 results: $(STAMP)
 	$(BIN)/python benchmarks/results.py
+
+# Hostile trials, an hour and a half; they write docs/reliability.md.
+reliability: $(STAMP)
+	$(BIN)/python benchmarks/reliability.py
 
 # Constraints pin every package, torch above all: its newest build brings gigabytes of GPU libraries.
 $(STAMP): pyproject.toml constraints.txt metric-weights.txt

@@ -15,6 +15,10 @@ REMOVING = ("rmdir", "unlink")
 CHANGING = ("fsync", "mkdir", "replace", "rename", *REMOVING)
 
 
+SMALL_BUFFER = 64
+"""Bytes that a full disk takes at once, so that it is full in the middle of a file too."""
+
+
 class FailingDisk:
     """Counts changes below a folder and lets one of them fail.
 
@@ -52,7 +56,8 @@ class FailingDisk:
         if not self.writes:
             return _open(file, mode, *args, **options)
         raw = _CountedFile(file, mode.replace("b", "").replace("t", ""), self)
-        stream: Any = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+        size = SMALL_BUFFER if self.full else io.DEFAULT_BUFFER_SIZE
+        stream: Any = io.BufferedRandom(raw, size) if "+" in mode else io.BufferedWriter(raw, size)
         text = {name: options[name] for name in ("encoding", "newline") if name in options}
         return stream if "b" in mode else io.TextIOWrapper(stream, **text)
 

@@ -53,3 +53,32 @@ def test_composites_in_composites_decode(shared: bool) -> None:
     assert torch.equal(indices.unflatten(-1, (2, 3))[..., 1, :], second(x[..., 6:]).indices)
     assert torch.equal(quantized[..., :6], first(x[..., :6]).quantized)
     assert grouped.get_codes_from_indices(indices).shape == (2, 3, 4, 9, 6)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_fewer_levels_in_each_group(shared: bool) -> None:
+    torch.manual_seed(0)
+    options = {"quantizer": "residual_vq", "groups": 2, "num_quantizers": 3, "shared_codebook": shared}
+    vq, x = GroupedVQ(8, 16, **options), torch.randn(2, 30, 8)
+    for _ in range(4):
+        vq(x)
+    assert vq(x, levels=2).indices.shape == (2, 30, 4)
+    vq.eval()
+    whole, coarse = vq(x), vq(x, levels=2)
+    assert torch.equal(coarse.indices, whole.indices.unflatten(-1, (2, 3))[..., :2].flatten(-2))
+    assert torch.equal(vq.indices_to_codes(coarse.indices), coarse.quantized)
+    assert (whole.quantized - x).square().mean() < (coarse.quantized - x).square().mean()
+    assert len(vq.details(x, levels=1).parts[0].parts) == 1
+    with pytest.raises(ValueError, match="levels must lie between 1 and 3, got 4"):
+        vq(x, levels=4)
+    with pytest.raises(ValueError, match=r"of 2 groups, in each: .* for 1 to 3 levels"):
+        vq.indices_to_codes(torch.zeros(2, 30, 8, dtype=torch.int64))
+    with pytest.raises(ValueError, match="GroupedVQ of VQ has no levels, got levels=2"):
+        GroupedVQ(8, 16, quantizer="vq")(x, levels=2)
+
+
+def test_sizes_of_fewer_levels_are_those_of_each_group() -> None:
+    options = {"quantizer": "residual_vq", "groups": 2, "num_quantizers": 2}
+    vq = GroupedVQ(8, (16, 4), **options)
+    with pytest.raises(ValueError, match=r"less than \(16, 4\) at their places, got 4"):
+        vq.indices_to_codes(torch.tensor([[15, 4]]))

@@ -14,7 +14,7 @@ from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.quantizer import Quantizer
 from driftvq.quantizers.recomputation import advance_
 from driftvq.quantizers.registry import make_quantizer
-from driftvq.quantizers.steps import LossTerms, Selection, Step
+from driftvq.quantizers.steps import Details, LossTerms, QuantizerOutput, Selection, Step
 
 MakeQuantizer = Callable[..., Quantizer]
 
@@ -61,6 +61,36 @@ class CompositeQuantizer(Quantizer):
         self.parts = parts
         self.indices_per_part = max(1, self.part(0).indices_per_position)
         self.indices_per_position = parts * self.indices_per_part
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lens: Tensor | None = None,
+        freeze: bool = False,
+        levels: int | None = None,
+    ) -> QuantizerOutput:
+        """Quantize latents: :meth:`driftvq.quantizers.quantizer.Quantizer.forward`.
+
+        Args:
+            x, mask, lens, freeze: see there.
+            levels: where there are any, use only so many in this call; the others neither act nor learn, and have no
+                index.
+        """
+        return self._quantize(x, mask, lens, freeze, self._checked_levels(levels))[0]
+
+    def details(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lens: Tensor | None = None,
+        freeze: bool = False,
+        levels: int | None = None,
+    ) -> Details:
+        """What :meth:`forward` does, with the loss's terms and each part's output, codes and latents in ``parts``."""
+        return self._describe(*self._quantize(x, mask, lens, freeze, self._checked_levels(levels)))
 
     def part(self, number: int) -> Quantizer:
         """The quantizer of this number, from 0."""
@@ -169,12 +199,25 @@ class CompositeQuantizer(Quantizer):
         if isinstance(indices, Tensor):
             self._check_width(indices)
         super()._check_indices(indices)
-        sizes = self.sizes_per_index[: indices.shape[-1]]
+        sizes = self._sizes(indices.shape[-1])
         if len(set(sizes)) == 1 or torch.compiler.is_compiling():
             return
         wrong = torch.stack([indices[..., place] >= size for place, size in enumerate(sizes)], dim=-1)
         if wrong.any():
             raise ValueError(f"indices must be less than {sizes} at their places, got {indices[wrong][0].item()}")
+
+    def _sizes(self, width: int) -> tuple[int, ...]:
+        """Codes that each of so many indices of a position chooses from."""
+        return self.sizes_per_index[:width]
+
+    def _checked_levels(self, levels: int | None) -> int | None:
+        """A number of levels that there are, here or in each part."""
+        if levels is None:
+            return None
+        inner = self.part(0)
+        if not isinstance(inner, CompositeQuantizer):
+            raise ValueError(f"{type(self).__name__} of {type(inner).__name__} has no levels, got levels={levels!r}")
+        return inner._checked_levels(levels)
 
     def _check_width(self, indices: Tensor) -> None:
         """Refuse another number of indices per position."""

@@ -19,7 +19,8 @@ class GroupedVQ(CompositeQuantizer):
     ``quantized = [q_1(z_1), …, q_G(z_G)]``,  ``loss = mean_g loss_g``
 
     Indices have one more dimension, the groups: ``b n g`` or ``b h w g``. Over :class:`ResidualVQ` they are those of
-    the first group's levels, then of the second's: ``indices.unflatten(-1, (groups, levels))``.
+    the first group's levels, then of the second's: ``indices.unflatten(-1, (groups, levels))``; a call may then use
+    fewer ``levels``, in each group.
 
     Args:
         codebook_size: codes per group, or a sequence of them, one for each group.
@@ -79,12 +80,30 @@ class GroupedVQ(CompositeQuantizer):
         rows = z_nd.reshape(len(z_nd) * self.parts, self.part(0).dim)
         positions = torch.Size([*call.positions, self.parts])
         step = self.part(0)._run(rows, call._replace(positions=positions, valid=valid))
-        indices_nq = step.indices.reshape(len(z_nd), self.indices_per_position)
+        own = 1 if step.indices.ndim == 1 else step.indices.shape[1]
+        indices_nq = step.indices.reshape(len(z_nd), self.parts * own)
         quantized_nd = step.quantized.reshape_as(z_nd)
         return Selection(quantized_nd, indices_nq, step.selection.loss, lesson=None, parts=(step,))
 
     def _terms(self, selection: Selection) -> LossTerms:
         return LossTerms(*(term / len(selection.parts) for term in super()._terms(selection)))
+
+    def _columns(self, indices_nq: Tensor) -> list[Tensor]:
+        columns = indices_nq.chunk(self.parts, dim=-1)
+        return list(columns) if self.part(0).indices_per_position else [column[..., 0] for column in columns]
+
+    def _sizes(self, width: int) -> tuple[int, ...]:
+        return tuple(size for part in self._inner() for size in part.sizes_per_index[: width // self.parts])
+
+    def _check_width(self, indices: Tensor) -> None:
+        inner, width = self.part(0), indices.shape[-1] if indices.ndim else 0
+        if not isinstance(inner, CompositeQuantizer) or width == 0 or width % self.parts:
+            super()._check_width(indices)
+            return
+        try:
+            inner._check_width(indices[..., : width // self.parts])
+        except ValueError as error:
+            raise ValueError(f"of {self.parts} groups, in each: {error}") from error
 
     def _lookup(self, indices_nq: Tensor) -> Tensor:
         own = zip(self._inner(), self._columns(indices_nq), strict=True)

@@ -11,7 +11,7 @@ from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, is_several, per_part, side_by_side
 from driftvq.quantizers.quantizer import Quantizer
 from driftvq.quantizers.registry import register
-from driftvq.quantizers.steps import Call, Details, QuantizerOutput, Selection, Step
+from driftvq.quantizers.steps import Call, Selection, Step
 
 
 @register("residual_vq")
@@ -89,35 +89,6 @@ class ResidualVQ(CompositeQuantizer):
         self.dropout_per = one_of("dropout_per", dropout_per, ("batch", "sample"))
         self.dropout_min_levels = int(in_range("dropout_min_levels", dropout_min_levels, 1, levels))
         self.dropout_multiple_of = int(in_range("dropout_multiple_of", dropout_multiple_of, 1, levels))
-
-    def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        *,
-        lens: Tensor | None = None,
-        freeze: bool = False,
-        levels: int | None = None,
-    ) -> QuantizerOutput:
-        """Quantize latents: :meth:`driftvq.quantizers.quantizer.Quantizer.forward`.
-
-        Args:
-            x, mask, lens, freeze: see there.
-            levels: use only so many levels in this call; the others neither act nor learn, and have no index.
-        """
-        return self._quantize(x, mask, lens, freeze, self._checked_levels(levels))[0]
-
-    def details(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        *,
-        lens: Tensor | None = None,
-        freeze: bool = False,
-        levels: int | None = None,
-    ) -> Details:
-        """What :meth:`forward` does, with the loss's terms and each level's output, codes and latents in ``parts``."""
-        return self._describe(*self._quantize(x, mask, lens, freeze, self._checked_levels(levels)))
 
     def refine_(self, level: int) -> None:
         if self.shared_codebook and any(isinstance(m, Quantizer) and m.fixed_grid for m in self.modules()):
