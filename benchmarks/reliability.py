@@ -52,7 +52,9 @@ def main() -> None:
     known = read_all().get(NAME)
     new = {row[0] for row in rows}
     kept = [row for row in known.rows if row[0] not in new] if known else []
-    about = "On one thread; how many trials fit into a fuzzer's seconds depends on the machine and on what else it does."
+    about = (
+        "On one thread; how many trials fit into a fuzzer's seconds depends on the machine and on what else it does."
+    )
     merged: list[list[Value]] = sorted([*kept, *rows], key=lambda row: str(row[0]))
     save(Results("Hostile trials", COMMAND, about, COLUMNS, merged, listed=False), DOCS / "results" / f"{NAME}.json")
     outdated(write=True)
