@@ -5,7 +5,7 @@ import io
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -131,6 +131,7 @@ def live(name: str, examples: int, steps: int, trials: Trials) -> None:
             deadline=None,
             suppress_health_check=checks,
             derandomize=True,
+            phases=[Phase.generate],  # to make a failing life shorter takes minutes
             database=None,
         ),
     )

@@ -47,6 +47,10 @@ OUTLIER = 8.0
 """A latent that lies more than so many times the usual distance from its code counts as one at that distance."""
 
 
+NO_LIMIT = torch.finfo(torch.bfloat16).max
+"""A limit that is none, and stays finite when a module moves from one precision to another."""
+
+
 class FollowingCodes(Codebook):
     """Codes that are moved by parts after each training step: drift, winners and relocation.
 
@@ -228,7 +232,7 @@ class FollowingCodes(Codebook):
         self.codes.copy_(codes_kd)
         self.memory.fill_(MIN_MEMORY)
         self._frame_(self.limit)
-        self.limit.fill_(torch.finfo(self.limit.dtype).max)
+        self.limit.fill_(min(torch.finfo(self.limit.dtype).max, NO_LIMIT))
         self.clock.update(phase=-FIRST_LOOKS, ahead=False)
         self.phase.fill_(-FIRST_LOOKS)
         for part in self._parts():
