@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-slow lint format docs dist compare benchmark mutants results reliability clean browser
+.PHONY: test test-slow lint format docs dist compare starter benchmark mutants results reliability clean browser
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -34,6 +34,10 @@ dist: $(STAMP)
 # The paper's methods on embedded photographs: a table and a report page, in about ten minutes on two cores.
 compare: $(STAMP)
 	$(BIN)/driftvq compare
+
+# The tokenizer that comes with the package: trained in some ten minutes on one core, written with its card.
+starter: $(STAMP)
+	$(BIN)/python benchmarks/starter.py
 
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/quantizers.py

@@ -9,6 +9,9 @@ from typing import Any
 SHOWN = 80
 """Characters of a wrong value that an error shows."""
 
+STARTER = "starter"
+"""The name of the small tokenizer that comes with the package."""
+
 ELSEWHERE = {
     **dict.fromkeys(("beta", "commitment_cost", "commitment_beta", "commitment"), "commitment_weight"),
     **dict.fromkeys(("n_embed", "n_e", "num_embeddings", "num_codes", "vocab_size"), "codebook_size"),

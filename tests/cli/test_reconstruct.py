@@ -49,6 +49,19 @@ def test_size_is_that_of_the_centre_square(model, here):
     assert load_png(here / "b.png").shape == (12, 12, 3)
 
 
+def test_without_a_model_the_one_that_comes_with_driftvq(here, capsys):
+    assert main(["reconstruct", "../photos/a.png", "--alone"]) == 0
+    assert main(["reconstruct", "../photos/a.png", "../photos/b.png", "-o", "out", "--alone"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("model: starter") == 2
+    assert main(["reconstruct", "starter", "../photos/a.png", "-o", "named.png", "--alone"]) == 0
+    images = [load_png(here / name) for name in ("a-reconstructed.png", "out/a-reconstructed.png", "named.png")]
+    assert all(np.array_equal(image, images[0]) for image in images)
+    assert (here / "out" / "b-reconstructed.png").exists()
+    assert main(["reconstruct", "none.png"]) == 2
+    assert "no such image: none.png" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -16,7 +16,9 @@ Images are PNG files and keep the folders of their names. Tokens of another mode
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq decode``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", metavar="MODEL", help="the model that made the tokens: a run, a folder or a hub id")
+    parser.add_argument(
+        "model", metavar="MODEL", help="the model that made the tokens: a run, a folder, a hub id or starter"
+    )
     parser.add_argument("tokens", type=Path, metavar="TOKENS", help="a folder that `driftvq encode` made")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="folder to make for the images")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")

@@ -17,7 +17,7 @@ docs/tokens.md says what is in the folder and how to read it with numpy alone.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq encode``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", metavar="MODEL", help="a run, a saved model's folder or a hub id")
+    parser.add_argument("model", metavar="MODEL", help="a run, a saved model's folder, a hub id or starter")
     parser.add_argument(
         "images", metavar="IMAGES", help="a folder, a list (.txt, .lst), shards (.tar), hf:NAME or one image"
     )

@@ -29,7 +29,9 @@ EMBEDDED = "embedded"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq evaluate``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", metavar="MODEL", help="a run's folder, a saved model's, or user/name on the hub")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a run's folder, a saved model's, user/name on the hub, or starter"
+    )
     parser.add_argument(
         "--data",
         metavar="SPEC",

@@ -17,7 +17,9 @@ compared with the model before they appear.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq export``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", metavar="MODEL", help="a run's folder, a saved model's, or user/name on the hub")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a run's folder, a saved model's, user/name on the hub, or starter"
+    )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the files")
     parser.add_argument("--format", default="onnx", metavar="NAME", help="onnx or torch (default: onnx)")
     parser.add_argument("--no-check", action="store_true", help="do not run the files and compare them with the model")

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq inspect``."""
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "model", metavar="MODEL", help="a run's folder, a saved model's folder, or user/name on the hub"
+        "model", metavar="MODEL", help="a run's folder, a saved model's, user/name on the hub, or starter"
     )
     parser.add_argument(
         "--data",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftvq.cli.arguments import say, whole
 from driftvq.cli.encode import add_running
+from driftvq.names import STARTER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +17,7 @@ GAP = 4
 """White pixels between an original and its reconstruction."""
 
 EXAMPLES = """examples:
+  driftvq reconstruct photo.jpg                        by the small tokenizer that comes with driftvq
   driftvq reconstruct runs/x photo.jpg                 writes ./photo-reconstructed.png, the original at the left
   driftvq reconstruct runs/x *.jpg -o out --alone      the reconstructions alone
 
@@ -26,7 +28,12 @@ Nothing is overwritten.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq reconstruct``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", metavar="MODEL", help="a run, a saved model's folder or a hub id")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help=f"a run, a saved model's folder or a hub id (default: {STARTER}, which comes with driftvq)",
+    )
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="image files")
     parser.add_argument(
         "-o", "--out", type=Path, metavar="OUT", help="folder, or a .png file for one image (default: current folder)"
@@ -40,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Reconstruct images and print how near they are."""
+    choose_model(args)
     check_images(args.images)
     places = dict(zip(map(str, args.images), output_paths(args.images, args.out), strict=True))
 
@@ -79,6 +87,18 @@ def write(path: Path, original: "Tensor", image: "Tensor", beside: bool) -> None
     parts = [original, original.new_full((3, original.shape[1], GAP), 255), image.cpu()] if beside else [image.cpu()]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_image(path, torch.cat(parts, dim=2).permute(1, 2, 0).numpy())
+
+
+def choose_model(args: argparse.Namespace) -> None:
+    """Without a model, or with an image at its place, the one that comes with driftvq."""
+    from driftvq.data.images import is_image_name
+
+    first = args.model
+    if first is not None and (Path(first).is_file() or (is_image_name(first) and not Path(first).exists())):
+        args.model, args.images = None, [Path(first), *args.images]
+    if args.model is None:
+        args.model = STARTER
+        say(f"model: {STARTER}, a small tokenizer that comes with driftvq; name your own before the images")
 
 
 def check_images(images: Sequence[Path]) -> None:

@@ -21,18 +21,23 @@ from driftvq.models.pretrained import (
     save_pretrained,
 )
 from driftvq.models.vqvae import VQVAE
-from driftvq.names import install_command
+from driftvq.names import STARTER, install_command
 from driftvq.records.runs import EVALUATION_FILE
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def find_model(path_or_hub_id: str | Path, revision: str | None = None) -> Path:
-    """The folder of a saved model: on this machine, or downloaded from the hub."""
+    """The folder of a saved model: on this machine, in the package as ``starter``, or downloaded from the hub."""
     folder = find_folder(path_or_hub_id)
+    if folder is None and str(path_or_hub_id) == STARTER:
+        folder = find_folder(Path(__file__).with_name(STARTER))
     if folder is None:
         if not HUB_ID.fullmatch(str(path_or_hub_id)):
-            raise ValueError(f"no such folder: {path_or_hub_id}; a model on the hub is named user/name")
+            raise ValueError(
+                f"no such folder: {path_or_hub_id}; a model on the hub is named user/name, "
+                f"the one that comes with driftvq {STARTER}"
+            )
         return _download(str(path_or_hub_id), revision)
     if revision is not None:
         raise ValueError(f"revision {revision!r} is for models on the hub, but {path_or_hub_id} is a folder here")

@@ -199,7 +199,8 @@ class VQVAE(nn.Module):
         """A saved model, in evaluation mode; only safetensors and JSON are read, nothing is executed.
 
         Args:
-            path_or_hub_id: a saved model's folder, a run's folder, or ``user/name`` on the Hugging Face hub.
+            path_or_hub_id: a saved model's folder, a run's folder, ``user/name`` on the Hugging Face hub, or
+                ``starter``, the small tokenizer that comes with the package.
             revision: branch, tag or commit on the hub.
             map_location: device to load to.
         """
