@@ -39,5 +39,6 @@ def test_animation_moves_and_stays_small(trajectories, tmp_path):
 
 
 def test_labels_tell_the_toy_rule_from_the_library():
-    assert label("ns_vq_toy") == "NS-VQ"
-    assert label("ns_vq") == "ns_vq (library defaults)"
+    assert label("ns_vq_toy") == "NS-VQ (paper's toy rule)"
+    assert label("ns_vq") == "NSVQ (driftvq)"
+    assert label("ema_vq") == "ema_vq (library defaults)"

@@ -24,7 +24,7 @@ RUN = """(text) => {
   const cloud = {demo, initial: Float64Array.from(initial), targets: Float64Array.from(targets),
                  codebook: Float64Array.from(codebook)};
   const learners = methods.map((method) => makeLearner(method, cloud.codebook, constants, first));
-  const run = new Run(cloud, learners, (epoch) => Int32Array.from(order[epoch]), {...options, seed: 0});
+  const run = new Run(cloud, learners, (epoch) => Int32Array.from(order[epoch]), {...options, seed: 0, moments: [0]});
   run.ensure(run.steps);
   return JSON.stringify(run.states.map(({drift, methods}) => ({
     drift: [...drift],
@@ -138,7 +138,7 @@ def test_optimum_is_near_that_of_many_restarts(browser: Any) -> None:
 class Page:
     """The playground in a browser tab, with everything that it complained about."""
 
-    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
+    def __init__(self, browser: Any, file: Path, address: str = "", **context: Any) -> None:
         self.context = browser.new_context(**context)
         self.tab = self.context.new_page()
         self.complaints: list[str] = []
@@ -146,22 +146,31 @@ class Page:
         self.tab.on("console", lambda message: self.complaints.append(message.text))
         self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.tab.on("request", lambda request: self.requests.append(request.url))
-        self.tab.goto(file.as_uri())
+        self.tab.goto(file.as_uri() + address)
 
     def time(self) -> int:
-        return int(self.tab.input_value("#time"))
+        return int(re.search(r"batch (\d+) /", self.tab.text_content("#batch-now"))[1])
 
     def scrub(self, step: int) -> None:
-        self.tab.locator("#time").fill(str(step))
-        self.tab.wait_for_function("(step) => document.getElementById('time').value === String(step)", arg=step)
+        place = self.tab.evaluate("(step) => player.run.placeOf(step)", step)
+        self.tab.locator("#time").fill(str(place))
         self.settle()
+        assert self.time() == step
 
     def settle(self) -> None:
         """Wait until what was asked for is on the screen."""
         self.tab.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def alive(self) -> list[int]:
-        return [int(self.tab.text_content(f"#panel-{side} .alive strong")) for side in (0, 1)]
+        return [int(self.tab.text_content(f"#panel-{side} .alive strong")) for side in range(3)]
+
+    def says(self) -> list[str]:
+        return [self.tab.text_content(f"#panel-{side} .says") for side in range(3)]
+
+    def whole(self) -> None:
+        """Wait until the whole timeline is known."""
+        self.tab.wait_for_function("() => player.run.states.length > player.run.steps")
+        self.settle()
 
     def pixels(self) -> list[str]:
         return self.tab.evaluate("[...document.querySelectorAll('canvas')].map((canvas) => canvas.toDataURL())")
@@ -188,46 +197,133 @@ def open_page(browser: Any, file: Path) -> Iterator[Callable[..., Page]]:
         assert page.requests == [file.as_uri()]
 
 
-def test_plays_by_itself_and_pauses(open_page: Callable[..., Page]) -> None:
+def test_waits_until_asked_to_play_and_plays_slowly(open_page: Callable[..., Page]) -> None:
     page = open_page()
-    page.tab.wait_for_function("() => document.getElementById('time').value > 3")
-    page.tab.click("#play")
-    stopped = page.time()
-    page.tab.wait_for_timeout(200)
-    assert page.time() == stopped
-    page.tab.get_by_role("button", name="Play").click()
-    page.tab.wait_for_function("(stopped) => document.getElementById('time').value > stopped", arg=stopped)
-
-
-def test_waits_where_motion_is_unwelcome(open_page: Callable[..., Page]) -> None:
-    page = open_page(reduced_motion="reduce")
     page.tab.wait_for_timeout(200)
     assert page.time() == 0
     page.tab.get_by_role("button", name="Play").click()
-    page.tab.wait_for_function("() => document.getElementById('time').value > 1")
+    page.tab.wait_for_function("() => player.time > 2")
+    assert page.tab.input_value("#pace") == "4"
+    page.tab.click("#play")
+    stopped = page.time()
+    assert stopped < 60
+    page.tab.wait_for_timeout(200)
+    assert page.time() == stopped
 
 
-def test_vanilla_dies_and_ns_vq_lives_in_translation(open_page: Callable[..., Page]) -> None:
+def test_vanilla_dies_and_the_cures_live_in_translation(open_page: Callable[..., Page]) -> None:
     page = open_page(reduced_motion="reduce")
-    assert page.alive() == [16, 16]
-    for step in (40, 100, 450):
+    assert page.alive() == [16, 16, 16]
+    for step in (40, 60, 450):
         page.scrub(step)
-        vanilla, ns_vq = page.alive()
+        vanilla, library, paper = page.alive()
         assert vanilla / 16 < 0.5
-        assert ns_vq / 16 == 1.0
-    assert "left behind and are dead" in page.tab.text_content("#sentence")
+        assert library == paper == 16
+    assert page.tab.text_content("#sentence") == (
+        "The cloud has arrived. Vanilla EMA fails here. NSVQ (driftvq) and NS-VQ (paper) keep all 16 codes alive."
+    )
+    assert page.says()[0].startswith(f"Fails here: {16 - vanilla} of 16 codes are dead.")
     assert "of 16 codes alive" in page.tab.get_attribute("#panel-0 canvas", "aria-label")
+
+
+def test_says_that_the_papers_trans_vq_fails_in_split(open_page: Callable[..., Page]) -> None:
+    page = open_page(address="#demo=split&methods=vanilla.trans_vq.trans_vq_toy&at=450", reduced_motion="reduce")
+    _, library, paper = page.alive()
+    assert library == 16
+    assert paper < 8
+    assert page.says()[2].startswith(f"Fails here: {16 - paper} of 16 codes are dead.")
+    assert "Vanilla EMA and TransVQ (paper) fail here" in page.tab.text_content("#sentence")
+
+
+def test_the_collapse_fills_a_tenth_of_the_timeline_and_is_there_before_playing(open_page: Callable[..., Page]) -> None:
+    page = open_page(reduced_motion="reduce")
+    page.whole()
+    assert page.time() == 0
+    counts = page.tab.evaluate("player.run.states.map(({methods}) => methods[0].count)")
+    end = next(step for step, count in enumerate(counts) if count == counts[-1])
+    share = page.tab.evaluate("(end) => player.run.placeOf(end) / (player.run.moments.length - 1)", end)
+    assert end / 450 < 0.05 < share
+
+
+def test_the_address_has_the_state_and_gives_it_back(open_page: Callable[..., Page], file: Path) -> None:
+    page = open_page(reduced_motion="reduce")
+    assert page.tab.url == file.as_uri()
+    page.tab.get_by_role("radio", name="Shrinking").check()
+    page.tab.select_option("#method-2", value="trans_vq_toy")
+    page.tab.fill("#speed", "0.3")
+    page.tab.fill("#seed", "7")
+    page.tab.dispatch_event("#seed", "change")
+    page.scrub(20)
+    address = page.tab.url.removeprefix(file.as_uri())
+    assert address == "#demo=shrinking&methods=vanilla.ns_vq.trans_vq_toy&seed=7&speed=0.3&at=20"
+    again = open_page(address=address, reduced_motion="reduce")
+    again.settle()
+    assert (again.time(), again.alive(), again.pixels()[:3]) == (20, page.alive(), page.pixels()[:3])
+    page.tab.click("#reset")
+    assert page.tab.url == file.as_uri()
+
+
+@pytest.mark.parametrize(
+    "address", ["#demo=constructor&at=-4", "#methods=vanilla.toString.ns_vq&seed=x", "#at=Infinity&tau=&methods=a"]
+)
+def test_an_address_that_says_nonsense_is_the_default(open_page: Callable[..., Page], address: str) -> None:
+    page = open_page(address=address, reduced_motion="reduce")
+    page.settle()
+    assert page.time() == 0
+    assert page.tab.evaluate("toAddress(player.settings, player.time, player.defaults)") in ("", "tau=0.01")
+
+
+def test_without_a_recording_the_papers_rule_is_shown_and_named(open_page: Callable[..., Page]) -> None:
+    page = open_page(reduced_motion="reduce")
+    page.tab.fill("#speed", "0.2")
+    page.settle()
+    assert page.tab.input_value("#method-1") == "ns_vq_toy"
+    assert page.says()[1].startswith("NSVQ (driftvq) was not recorded at these conditions; this is the paper's rule.")
+    assert page.tab.locator("#method-1 option[value=ns_vq]").is_disabled()
+    page.tab.fill("#speed", "0.1")
+    page.settle()
+    assert page.tab.input_value("#method-1") == "ns_vq"
+
+
+@pytest.mark.parametrize("demo", DEMOS)
+def test_python_draws_the_clouds_of_the_page(browser: Any, demo: str) -> None:
+    page = browser.new_page()
+    page.add_script_tag(content=script(SIMULATION))
+    draw = """(text) => {
+      const {demo, constants} = JSON.parse(text);
+      const {initial, targets, codebook} = drawCloud(demo, 5, constants);
+      const order = [...permutation(stream(5, "order 29"), constants.points)];
+      return JSON.stringify([initial, targets, codebook].map((points) => [...points]).concat([order]));
+    }"""
+    text = json.dumps({"demo": demo, "constants": playground.constants()})
+    initial, targets, codebook, order = json.loads(page.evaluate(draw, text))
+    page.close()
+    cloud = playground.page_cloud(demo, 5)
+    np.testing.assert_array_equal(cloud.order[29], order)
+    for points, drawn in ((cloud.initial, initial), (cloud.targets, targets), (cloud.codebook, codebook)):
+        np.testing.assert_allclose(points.ravel(), drawn, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", playground.RECORDED)
+def test_the_recordings_are_of_the_present_library(method: str) -> None:
+    """If a quantizer has been changed on purpose: `python -m driftvq.toys.playground` records anew."""
+    recordings = json.loads(playground._asset(playground.RECORDINGS))
+    assert {(one["demo"], one["method"]) for one in recordings} == {(d, m) for d in DEMOS for m in playground.RECORDED}
+    (kept,) = [one["codes"] for one in recordings if (one["demo"], one["method"]) == ("translation", method)]
+    assert len(kept) == len(playground.moments())
+    (now,) = playground.record(("translation",), (method,), steps=10)
+    np.testing.assert_allclose(kept[:11], now["codes"], atol=0.02)
 
 
 def test_scrubbing_back_shows_the_same_again(open_page: Callable[..., Page]) -> None:
     page = open_page(reduced_motion="reduce")
     page.scrub(12)
-    before, drawn = page.alive(), page.pixels()[:2]
-    page.scrub(90)
-    assert page.pixels()[:2] != drawn
+    before, drawn = page.alive(), page.pixels()[:3]
+    page.scrub(50)
+    assert page.pixels()[:3] != drawn
     page.scrub(12)
     assert page.alive() == before
-    assert page.pixels()[:2] == drawn
+    assert page.pixels()[:3] == drawn
 
 
 def test_keyboard(open_page: Callable[..., Page]) -> None:
@@ -241,7 +337,7 @@ def test_keyboard(open_page: Callable[..., Page]) -> None:
     page.settle()
     assert page.time() == 2
     keyboard.press("Space")
-    page.tab.wait_for_function("() => document.getElementById('time').value > 4")
+    page.tab.wait_for_function("() => player.time > 4")
     keyboard.press("Space")
     keyboard.press("Home")
     page.settle()
@@ -282,34 +378,34 @@ def test_switches_demo_and_method(open_page: Callable[..., Page], demo: str) -> 
     assert page.time() == 0
     page.scrub(60)
     sentences, drawings = set(), set()
-    for name in ("NS-VQ", "TransVQ", "Vanilla EMA"):
-        page.tab.select_option("#method-1", label=name)
+    for method in ("vanilla", "ns_vq", "ns_vq_toy", "trans_vq", "trans_vq_toy"):
+        page.tab.select_option("#method-1", value=method)
         page.settle()
         assert page.time() == 60
-        sentences.add(page.tab.text_content("#sentence"))
+        sentences.add(page.says()[1])
         drawings.add(page.pixels()[1])
-    assert len(sentences) == len(drawings) == 3
+    assert len(sentences) == len(drawings) == 5
 
 
 def test_settings_change_the_run(open_page: Callable[..., Page]) -> None:
     page = open_page(reduced_motion="reduce")
     page.scrub(25)
-    seen = [page.pixels()[1]]
+    seen = [page.pixels()[2]]
     for setting, value in (("#speed", "0.3"), ("#batch", "40"), ("#tau", "1"), ("#seed", "8")):
         page.tab.fill(setting, value)
         page.tab.dispatch_event(setting, "change")
         page.settle()
-        seen.append(page.pixels()[1])
+        seen.append(page.pixels()[2])
     page.tab.click("#reseed")
     page.settle()
     assert page.tab.input_value("#seed") == "9"
-    assert len({*seen, page.pixels()[1]}) == 6
+    assert len({*seen, page.pixels()[2]}) == 6
     page.tab.fill("#seed", "")
     page.tab.dispatch_event("#seed", "change")
     assert page.tab.input_value("#seed") == "0"
     page.tab.click("#reset")
     page.scrub(25)
-    assert page.pixels()[1] == seen[0]
+    assert page.pixels()[2] == seen[0]
 
 
 def test_fits_a_phone(open_page: Callable[..., Page]) -> None:
@@ -320,8 +416,11 @@ def test_fits_a_phone(open_page: Callable[..., Page]) -> None:
     play = page.tab.locator("#play").bounding_box()
     assert play["y"] + play["height"] <= 812
     assert min(play["width"], play["height"]) >= 44
+    for mark in (".legend", "#usage", "#sentence"):
+        box = page.tab.locator(mark).bounding_box()
+        assert box["y"] + box["height"] <= 812
     page.tab.tap("#play")
-    page.tab.get_by_role("button", name="Play").wait_for()
+    page.tab.get_by_role("button", name="Pause").wait_for()
 
 
 def test_dark_mode_has_its_own_colours(open_page: Callable[..., Page]) -> None:

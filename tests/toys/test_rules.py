@@ -115,6 +115,18 @@ def test_every_quantizer_of_the_library_is_a_learner_with_sixteen_codes(name):
     assert np.isfinite(learner.codebook).all()
 
 
+@pytest.mark.parametrize("name", ["ns_vq", "trans_vq"])
+def test_codebooks_that_follow_start_at_the_given_codes_and_at_once(name):
+    codebook, batch = draw(0, 16, 100)
+    learner = rules.make_learner(name, codebook)
+    np.testing.assert_array_equal(learner.codebook, codebook)
+    learner.step_(codebook + 1e-3)  # no k-means of the first batch in place of the codes
+    np.testing.assert_allclose(learner.codebook, codebook, atol=2e-3)
+    for _ in range(40):
+        learner.step_(batch)
+    assert len(np.unique(rules.winners(learner.codebook, batch))) == 16
+
+
 def test_making_a_learner_leaves_the_global_generator_alone():
     torch.manual_seed(0)
     state = torch.random.get_rng_state()

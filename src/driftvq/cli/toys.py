@@ -7,7 +7,7 @@ from pathlib import Path
 from driftvq.cli.arguments import say, whole
 
 EXAMPLES = """examples:
-  driftvq toys                                  all demos, the paper's three methods, figures in ./toys
+  driftvq toys                                  all demos and methods, figures in ./toys
   driftvq toys --demo translation --method vanilla ns_vq
   driftvq toys --table --seeds 5                usage and distortion of every method as Markdown
   driftvq toys --play playground.html           a page to play with in the browser
@@ -24,8 +24,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--method",
         nargs="+",
         metavar="NAME",
-        help="vanilla, ns_vq_toy, trans_vq_toy (default: these), or any quantizer of the library with its defaults, "
-        "e.g. ns_vq, trans_vq, ema_vq, sim_vq",
+        help="vanilla, ns_vq, ns_vq_toy, trans_vq, trans_vq_toy (default: these; _toy: the paper's rule), or any "
+        "other quantizer of the library with its defaults, e.g. ema_vq, sim_vq",
     )
     parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the figures (default: 0)")
     parser.add_argument("--out", type=Path, default=Path("toys"), metavar="DIR", help="for figures (default: toys)")
@@ -46,9 +46,9 @@ def run(args: argparse.Namespace) -> None:
         write_playground(args.play)
         say(f"wrote {args.play}")
         return
-    from driftvq.toys.rules import METHODS, PAPER_METHODS
+    from driftvq.toys.rules import METHODS, SHOWN_METHODS
 
-    methods = [check_name("method", method, METHODS) for method in args.method or PAPER_METHODS]
+    methods = [check_name("method", method, METHODS) for method in args.method or SHOWN_METHODS]
     if args.table:
         from driftvq.toys.trajectories import format_table, toy_table
 

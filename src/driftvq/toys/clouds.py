@@ -7,6 +7,7 @@ Shape suffixes: n points of the cloud, b points of a batch, k codes, e epochs; t
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ SPEED = 0.1
 SHIFT = 10.0
 EXPANSION = 5.0
 SHRINKAGE = 0.2
+SCALES = {"expansion": EXPANSION, "shrinking": SHRINKAGE}
 MAX_CONDITION = 3.0
 SPLIT_MEAN = 0.5
 
@@ -138,23 +140,26 @@ def make_cloud(demo: str, seed: int, n: int = POINTS, codes: int = CODES, epochs
     rng = np.random.default_rng(seed)
     initial = rng.standard_normal((n, 2))
     codebook = rng.standard_normal((codes, 2))
-    make: type[Cloud]
-    if demo == "translation":
-        make, targets = Translation, initial + SHIFT
-    elif demo == "split":
-        initial = initial + SPLIT_MEAN
-        make, targets = Split, initial + SHIFT * np.sign(initial)
-    else:
-        norm = EXPANSION if demo == "expansion" else SHRINKAGE
-        make, targets = Scaling, initial @ random_matrix(rng, norm).T
+    matrix = random_matrix(rng.standard_normal) if demo in SCALES else None
     order = np.stack([rng.permutation(n) for _ in range(epochs)])
-    return make(demo, initial, targets, codebook, order)
+    return build_cloud(demo, initial, codebook, order, matrix)
 
 
-def random_matrix(rng: np.random.Generator, norm: float) -> Array:
-    """M with ``|M|₂ = norm``: Gaussian, drawn again while it would flatten the cloud, then scaled."""
+def build_cloud(demo: str, normal: Array, codebook: Array, order: Indices, matrix: Array | None) -> Cloud:
+    """The cloud of a demo from points of N(0, 1) and, where it is scaled, from M of norm 1."""
+    if demo == "translation":
+        return Translation(demo, normal, normal + SHIFT, codebook, order)
+    if demo == "split":
+        initial = normal + SPLIT_MEAN
+        return Split(demo, initial, initial + SHIFT * np.sign(initial), codebook, order)
+    assert matrix is not None
+    return Scaling(demo, normal, normal @ (SCALES[demo] * matrix).T, codebook, order)
+
+
+def random_matrix(normals: Callable[[tuple[int, int]], Array]) -> Array:
+    """M with ``|M|₂ = 1``: Gaussian, drawn again while it would flatten the cloud, then scaled."""
     while True:
-        matrix = rng.standard_normal((2, 2))
+        matrix = normals((2, 2))
         largest, smallest = np.linalg.svd(matrix, compute_uv=False)
         if largest <= MAX_CONDITION * smallest:
-            return np.asarray(matrix * (norm / largest))
+            return np.asarray(matrix / largest)

@@ -19,8 +19,23 @@ from driftvq.toys.trajectories import Trajectory, kmeans_optimum, run_demos
 Array = NDArray[np.float64]
 
 TARGET, BASE, CLOUD, BATCH, CODE = "#c9b3e6", "#3a9d4f", "#a9cbee", "#1f5fbf", "#d40000"
-LABELS = {"vanilla": "vanilla VQ (EMA)", "ns_vq_toy": "NS-VQ", "trans_vq_toy": "TransVQ"}
-LINES = ("#d40000", "#1f5fbf", "#e08a00", "#3a9d4f", "#7a4fb5", "#555555")
+LABELS = {
+    "vanilla": "vanilla VQ (EMA)",
+    "ns_vq": "NSVQ (driftvq)",
+    "ns_vq_toy": "NS-VQ (paper's toy rule)",
+    "trans_vq": "TransVQ (driftvq)",
+    "trans_vq_toy": "TransVQ (paper's form)",
+}
+LINES = {
+    "vanilla": "#d40000",
+    "ns_vq": "#1f5fbf",
+    "ns_vq_toy": "#1f5fbf",
+    "trans_vq": "#3a9d4f",
+    "trans_vq_toy": "#3a9d4f",
+}
+OTHER_LINES = ("#e08a00", "#7a4fb5", "#555555")
+DASHED = ("ns_vq_toy", "trans_vq_toy")
+"""A method of the library and the paper's form of it have one colour."""
 LINEAR_STEPS = 50
 """Curves are linear in time while the cloud drifts, logarithmic after."""
 SHOWN_STEPS = (0, 20, 40, 100, 400)
@@ -101,7 +116,7 @@ def draw_curves(trajectories: Sequence[Trajectory], path: Path) -> Path:
     for (above, below), demo in zip(grid.T, demos, strict=True):
         of_demo = [trajectory for trajectory in trajectories if trajectory.demo == demo]
         for trajectory in of_demo:
-            style: dict[str, Any] = {"color": LINES[methods.index(trajectory.method) % len(LINES)], "lw": 1.6}
+            style = _line(trajectory.method, methods)
             above.plot(trajectory.usage * trajectory.codebooks.shape[1], label=label(trajectory.method), **style)
             below.plot(trajectory.distortion, **style)
         _, optimum = kmeans_optimum(of_demo[0].positions(-1), of_demo[0].codebooks.shape[1])
@@ -117,8 +132,15 @@ def draw_curves(trajectories: Sequence[Trajectory], path: Path) -> Path:
     grid[0, 0].set_ylabel("codes used of the whole cloud")
     grid[1, 0].set_ylabel("distortion")
     handles = [*grid[0, 0].get_legend_handles_labels()[0], *grid[1, 0].get_legend_handles_labels()[0]]
-    figure.legend(handles=handles, loc="lower center", ncols=len(handles), fontsize=9, frameon=False)
-    return _save(figure, path, bottom=0.07)
+    columns = min(len(handles), max(1, len(demos)))
+    figure.legend(handles=handles, loc="lower center", ncols=columns, fontsize=9, frameon=False)
+    return _save(figure, path, bottom=0.05 + 0.045 * -(-len(handles) // columns))
+
+
+def _line(method: str, methods: Sequence[str]) -> dict[str, Any]:
+    others = [name for name in methods if name not in LINES]
+    colour = LINES[method] if method in LINES else OTHER_LINES[others.index(method) % len(OTHER_LINES)]
+    return {"color": colour, "lw": 1.6, "ls": (0, (4, 2)) if method in DASHED else "-"}
 
 
 def animate(left: Trajectory, right: Trajectory, path: Path) -> Path:

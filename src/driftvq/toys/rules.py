@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from driftvq.names import check_name
 from driftvq.quantizers import QUANTIZERS, Quantizer, TransVQPaper, make_quantizer
+from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.codebooks.kernel import SpreadingCodes
 
 Array = NDArray[np.float64]
@@ -200,15 +202,26 @@ MakeLearner = Callable[[Array], Learner]
 
 
 def library_learner(name: str, codebook: Array) -> QuantizerLearner:
-    """A learner for a registered quantizer with its defaults: its own start, not the given codebook."""
+    """A learner for a registered quantizer with its defaults and its own start.
+
+    A codebook that follows the latents starts at the given codes, as the toy rules do, and not at k-means of a first
+    batch: what is seen is then how it follows and not where it began.
+    """
     codes = len(codebook)
     places = make_quantizer(name, dim=2, codebook_size=codes).indices_per_position
     size = round(codes ** (1 / places)) if places else codes
-    return QuantizerLearner(make_quantizer(name, dim=2, codebook_size=size))
+    learner = QuantizerLearner(make_quantizer(name, dim=2, codebook_size=size))
+    quantizer = learner.quantizer
+    if isinstance(quantizer, CodebookQuantizer) and isinstance(quantizer.book, FollowingCodes):
+        quantizer.set_codebook_(torch.from_numpy(codebook))
+    return learner
 
 
 PAPER_METHODS = ("vanilla", "ns_vq_toy", "trans_vq_toy")
 """The three methods of the paper's figures."""
+
+SHOWN_METHODS = ("vanilla", "ns_vq", "ns_vq_toy", "trans_vq", "trans_vq_toy")
+"""What is shown by default: vanilla VQ, and each cure as the library has it beside the paper's rule."""
 
 STACKABLE = ("vanilla", "ns_vq_toy")
 """Methods whose learner takes any number of runs at once."""

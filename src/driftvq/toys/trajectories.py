@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from driftvq.names import check_name
 from driftvq.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Cloud, Indices, make_cloud
-from driftvq.toys.rules import METHODS, PAPER_METHODS, Learner, make_learners, squared_distances
+from driftvq.toys.rules import METHODS, SHOWN_METHODS, Learner, make_learners, squared_distances
 
 Array = NDArray[np.float64]
 
@@ -207,7 +207,7 @@ class Row(NamedTuple):
 
 def toy_table(
     seeds: int | Sequence[int] = 5,
-    methods: Iterable[str] = PAPER_METHODS,
+    methods: Iterable[str] = SHOWN_METHODS,
     demos: Iterable[str] = DEMOS,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Row]:

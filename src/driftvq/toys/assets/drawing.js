@@ -8,6 +8,10 @@ const TRAIL = 14;
 const RING = 4.5;
 const MARGIN = 16;
 const OUTLIERS = 0.003;
+const CHART_LEFT = 46;
+const CHART_RIGHT = 10;
+const BATCH_LABELS = [10, 20, 40, 60, 100, 200];
+const DASHES = { ns_vq_toy: [7, 4], trans_vq_toy: [7, 4] };
 
 function themeColours() {
   const style = getComputedStyle(document.documentElement);
@@ -166,49 +170,58 @@ function codes(context, view, codebook, alive, colours, colour, size) {
 }
 
 /**
- * Two curves over time, as far as they are known: strong until now, faint after.
- * `chart` has low, high, log, ticks (value → label) and value(t, side).
+ * Curves over the timeline, as far as they are known: strong until now, faint after.
+ * `chart` has low, high, log, ticks (value → label), batches (the labels of time) and value(t, side).
  */
-function drawChart(canvas, chart, now, known, last, methods, colours) {
+function drawChart(canvas, chart, run, now, methods, colours) {
   const { context, width, height } = freshContext(canvas);
-  const [left, right, top, bottom] = [46, width - 10, 12, height - 24];
+  const [left, right, top, bottom] = [CHART_LEFT, width - CHART_RIGHT, 8, height - 20];
   const scale = chart.log ? Math.log : (value) => value;
   const [low, high] = [scale(chart.low), scale(chart.high)];
-  const x = (t) => left + (t / last) * (right - left);
+  const last = run.moments.length - 1;
+  const x = (t) => left + (run.placeOf(t) / last) * (right - left);
   const y = (value) => bottom - ((Math.min(Math.max(scale(value), low), high) - low) / (high - low)) * (bottom - top);
 
-  context.font = "12px system-ui, sans-serif";
-  context.lineWidth = 1;
-  context.textBaseline = "middle";
-  for (const [value, label] of chart.ticks) {
-    context.strokeStyle = colours.line;
-    segment(context, left, y(value), right, y(value));
-    context.fillStyle = colours.soft;
-    context.textAlign = "right";
-    context.fillText(label, left - 6, y(value));
-  }
-  context.textBaseline = "alphabetic";
-  context.textAlign = "left";
-  context.fillText("0", left, height - 6);
-  context.textAlign = "right";
-  context.fillText(`${last} batches`, right, height - 6);
-
-  context.strokeStyle = colours.soft;
+  drawAxes(context, chart, { left, right, top, bottom, x, y }, run, colours);
+  context.strokeStyle = colours.ink;
   segment(context, x(now), top, x(now), bottom);
-  const same = methods[0] === methods[1];
+  const known = run.states.length - 1;
   methods.forEach((method, side) => {
     context.strokeStyle = context.fillStyle = colours[method];
     context.lineWidth = 2.4;
-    context.setLineDash(same && side === 1 ? [3, 5] : method === "vanilla" ? [] : [8, 4]);
-    context.globalAlpha = 0.3;
-    curve(context, chart, side, 0, known, x, y, width);
+    context.setLineDash(methods.indexOf(method) < side ? [2, 6] : DASHES[method] ?? []);
+    context.globalAlpha = 0.4;
+    curve(context, chart, run, side, known, x, y);
     context.globalAlpha = 1;
-    curve(context, chart, side, 0, now, x, y, width);
+    curve(context, chart, run, side, now, x, y);
     context.setLineDash([]);
     context.beginPath();
     context.arc(x(now), y(chart.value(now, side)), 4, 0, 2 * Math.PI);
     context.fill();
   });
+}
+
+/** Labels of the values and of time, which is stretched while the cloud moves. */
+function drawAxes(context, chart, { left, right, bottom, top, x, y }, run, colours) {
+  context.font = "12px system-ui, sans-serif";
+  context.lineWidth = 1;
+  context.strokeStyle = colours.line;
+  context.fillStyle = colours.soft;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  for (const [value, label] of chart.ticks) {
+    segment(context, left, y(value), right, y(value));
+    context.fillText(label, left - 6, y(value));
+  }
+  context.textBaseline = "alphabetic";
+  let free = -Infinity;
+  for (const batch of [0, ...BATCH_LABELS.filter((label) => label < 0.8 * run.steps), run.steps]) {
+    if (x(batch) < free) continue;
+    free = x(batch) + 34;
+    segment(context, x(batch), top, x(batch), bottom);
+    context.textAlign = batch === run.steps ? "right" : "center";
+    context.fillText(batch === 0 ? "batch 0" : String(batch), x(batch), bottom + 15);
+  }
 }
 
 function segment(context, fromX, fromY, toX, toY) {
@@ -218,9 +231,9 @@ function segment(context, fromX, fromY, toX, toY) {
   context.stroke();
 }
 
-function curve(context, chart, side, from, to, x, y, width) {
-  const stride = Math.max(1, Math.floor((to - from) / width));
+function curve(context, chart, run, side, to, x, y) {
   context.beginPath();
-  for (let t = from; t <= to; t += stride) context.lineTo(x(t), y(chart.value(t, side)));
+  for (const t of run.moments.filter((moment) => moment < to)) context.lineTo(x(t), y(chart.value(t, side)));
+  context.lineTo(x(to), y(chart.value(to, side)));
   context.stroke();
 }

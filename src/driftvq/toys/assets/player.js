@@ -3,32 +3,34 @@
 /* The page: controls, time and frames. */
 
 const SENTENCE_EVERY = 900;
-const SHORTEST_AXIS = 60;
+const SLICE = 12;
+const SIDES = ["Left", "Middle", "Right"];
 
 class Player {
-  constructor(constants) {
-    this.constants = constants;
-    this.bySide = [0, 1].map((side) => this.findPanel(side));
+  constructor(constants, recordings) {
+    Object.assign(this, { constants, recordings, frame: null, said: 0, filling: null });
+    const { batchSize, speed, tau, seed } = constants;
+    this.defaults = { demo: DEMOS[0], methods: ["vanilla", "ns_vq", "ns_vq_toy"], seed, batchSize, speed, tau };
+    this.bySide = SIDES.map((name, side) => this.makePanel(name, side));
     this.calm = window.matchMedia("(prefers-reduced-motion: reduce)");
-    this.frame = null;
-    this.said = 0;
     this.makeControls();
     this.listen();
-    this.reset();
-    if (!this.calm.matches) this.play();
+    this.open();
   }
 
-  findPanel(side) {
-    const root = document.getElementById(`panel-${side}`);
-    const pips = root.querySelector(".pips");
-    for (let k = 0; k < this.constants.codes; k += 1) pips.append(document.createElement("i"));
+  makePanel(name, side) {
+    const root = document.getElementById("panel").content.firstElementChild.cloneNode(true);
+    root.id = `panel-${side}`;
+    root.querySelector("label span").textContent = `${name} method`;
+    root.querySelector("select").id = `method-${side}`;
+    document.getElementById("panels").append(root);
     return {
       root,
-      pips: [...pips.children],
       canvas: root.querySelector("canvas"),
       select: root.querySelector("select"),
       count: root.querySelector(".alive strong"),
       total: root.querySelector(".alive span"),
+      says: root.querySelector(".says"),
       facts: root.querySelector(".facts"),
     };
   }
@@ -48,23 +50,37 @@ class Player {
     }
   }
 
-  /** Everything as it was when the page was opened, apart from whether it plays. */
-  reset() {
-    const { batchSize, speed, tau } = this.constants;
-    this.settings = { demo: DEMOS[0], methods: ["vanilla", "ns_vq_toy"], seed: 1, batchSize, speed, tau };
+  /** What the address says, paused. */
+  open() {
+    const { settings, time } = fromAddress(window.location.hash.slice(1), this.defaults);
+    this.settings = settings;
     this.colours = themeColours();
-    document.getElementById("pace").value = "20";
-    this.showSettings();
+    this.pause();
+    this.restart(time);
+  }
+
+  /** Everything as in the defaults, apart from whether it plays. */
+  reset() {
+    this.settings = { ...this.defaults };
+    document.getElementById("pace").selectedIndex = 0;
     this.restart(0);
   }
 
+  /** Write the state into the address, without a new entry in the history. */
+  remember() {
+    const address = toAddress(this.settings, this.time, this.defaults);
+    const base = window.location.href.split("#")[0];
+    window.history.replaceState(null, "", address ? `${base}#${address}` : base);
+  }
+
   showSettings() {
-    const { demo, methods, seed, batchSize, speed, tau } = this.settings;
+    const { demo, seed, batchSize, speed, tau } = this.settings;
     document.querySelector(`input[name="demo"][value="${demo}"]`).checked = true;
     this.bySide.forEach((panel, side) => {
-      panel.select.value = methods[side];
-      panel.root.style.setProperty("--method", `var(--${methods[side]})`);
+      panel.select.value = this.shown[side];
+      panel.root.style.setProperty("--method", `var(--${this.shown[side]})`);
     });
+    this.showRecorded();
     document.getElementById("seed").value = seed;
     this.showSlider("speed", speed, speed.toFixed(2));
     this.showSlider("batch", batchSize, String(batchSize));
@@ -78,18 +94,45 @@ class Player {
     document.querySelector(`output[for="${id}"]`).textContent = text;
   }
 
-  /** Simulate anew with the settings of now, up to a time. */
+  /** Where the methods of the library can be seen, and which of them are offered now. */
+  showRecorded() {
+    const { recordings, constants, settings } = this;
+    const seeds = [...new Set(recordings.map(({ seed }) => seed))];
+    const conditions = `drift speed ${constants.speed}, batch size ${constants.batchSize}, seed ${listed(seeds.map(String)).replace("and", "or")}`;
+    document.getElementById("recorded").textContent = recordings.length
+      ? `NSVQ and TransVQ (driftvq) are the library itself, recorded at ${conditions}. At other conditions the paper's rules take their place.`
+      : "The library itself was not recorded for this page; the paper's rules take its place.";
+    for (const { select } of this.bySide) {
+      for (const option of select.options) {
+        option.disabled = option.value in LITERAL && !findRecording(recordings, option.value, settings, constants);
+      }
+    }
+  }
+
+  /** Simulate anew with the settings of now, up to a time; the rest of the timeline follows by and by. */
   restart(time) {
-    this.run = startRun(this.settings, this.constants);
+    this.shown = shownMethods(this.settings, this.constants, this.recordings);
+    this.showSettings();
+    this.run = startRun({ ...this.settings, methods: this.shown }, this.constants, this.recordings);
     this.bounds = boundsOf(this.run.cloud);
     this.charted = null;
-    document.getElementById("time").max = this.run.steps;
+    document.getElementById("time").max = this.run.moments.length - 1;
     this.seek(time);
+    clearTimeout(this.filling);
+    this.filling = setTimeout(() => this.fill(), 50);
+  }
+
+  /** Simulate on for a moment, until the whole timeline is known. */
+  fill() {
+    const until = performance.now() + SLICE;
+    while (this.run.states.length <= this.run.steps && performance.now() < until) this.run.ensure(this.run.states.length);
+    this.charted = null;
+    this.requestFrame();
+    if (this.run.states.length <= this.run.steps) this.filling = setTimeout(() => this.fill(), SLICE);
   }
 
   change(settings, time = this.time) {
     Object.assign(this.settings, settings);
-    this.showSettings();
     this.restart(time);
   }
 
@@ -97,6 +140,7 @@ class Player {
     this.time = Math.min(Math.max(time, 0), this.run.steps);
     this.run.ensure(Math.ceil(this.time));
     this.said = 0;
+    if (!this.playing) this.remember();
     this.requestFrame();
   }
 
@@ -114,11 +158,10 @@ class Player {
   }
 
   pause() {
+    const played = this.playing;
     this.playing = false;
-    this.time = Math.floor(this.time);
-    this.said = 0;
     this.showPlaying();
-    this.requestFrame();
+    if (played) this.seek(Math.floor(this.time));
   }
 
   toggle() {
@@ -145,20 +188,21 @@ class Player {
     const elapsed = this.lastFrame === null ? 0 : Math.min(now - this.lastFrame, 100);
     this.lastFrame = now;
     const pace = Number(document.getElementById("pace").value);
-    this.time = Math.min(this.time + (elapsed / 1000) * pace, this.run.steps);
+    const place = this.run.placeOf(this.time) + (elapsed / 1000) * pace;
+    this.time = Math.min(this.run.stateAt(Math.min(place, this.run.moments.length - 1)), this.run.steps);
     this.run.ensure(Math.ceil(this.time));
     if (this.time >= this.run.steps) this.pause();
   }
 
   draw(now) {
-    const { run, colours, settings } = this;
+    const { run, colours } = this;
     const t = Math.floor(this.time);
-    const shown = this.calm.matches ? t : this.time;
+    const time = this.calm.matches ? t : this.time;
     this.bySide.forEach((panel, side) => {
-      drawPanel(panel.canvas, run, this.bounds, shown, side, settings.methods[side], colours);
+      drawPanel(panel.canvas, run, this.bounds, time, side, this.shown[side], colours);
       this.showNumbers(panel, side, t);
     });
-    if (!this.playing || t !== this.charted) this.drawCharts(t);
+    if (t !== this.charted) this.drawCharts(t);
     this.showTime(t);
     if (now - this.said > SENTENCE_EVERY || !this.playing) this.say(now, t);
   }
@@ -167,7 +211,7 @@ class Player {
     const { run, constants } = this;
     const epoch = Math.min(Math.floor(t / run.stepsPerEpoch) + 1, constants.epochs);
     const time = document.getElementById("time");
-    time.value = t;
+    time.value = Math.round(run.placeOf(t));
     time.setAttribute("aria-valuetext", `batch ${t} of ${run.steps}, epoch ${epoch}`);
     document.getElementById("batch-now").textContent = `batch ${t} / ${run.steps}`;
     document.getElementById("epoch-now").textContent = `epoch ${epoch}`;
@@ -176,23 +220,19 @@ class Player {
   showNumbers(panel, side, t) {
     const { alive, count, distortion } = this.run.states[t].methods[side];
     panel.count.textContent = count;
-    panel.total.textContent = `/ ${alive.length} codes alive`;
-    const living = [...alive].sort((a, b) => b - a);
-    panel.pips.forEach((pip, k) => pip.classList.toggle("on", living[k] === 1));
+    panel.total.textContent = `/ ${alive.length} alive`;
     const ratio = this.run.ratioAt(t, side);
     panel.facts.textContent = `Distortion ${distortion.toPrecision(2)} · ${ratio.toFixed(ratio < 10 ? 1 : 0)} × k-means optimum`;
   }
 
   drawCharts(t) {
     this.charted = t;
-    const { run, settings, colours } = this;
+    const { run, shown, colours } = this;
     const codes = run.cloud.codebook.length / 2;
-    const known = run.states.length - 1;
-    const last = Math.max(Math.min(SHORTEST_AXIS, run.steps), known);
     const usage = {
       low: 0,
       high: codes,
-      ticks: [0, codes / 4, codes / 2, (3 * codes) / 4, codes].map((value) => [value, String(value)]),
+      ticks: [0, codes / 2, codes].map((value) => [value, String(value)]),
       value: (t, side) => run.states[t].methods[side].count,
     };
     const distortion = {
@@ -202,17 +242,21 @@ class Player {
       ticks: [[1, "1 ×"], [3, "3 ×"], [10, "10 ×"], [30, "30 ×"], [100, "100 ×"]],
       value: (t, side) => run.ratioAt(t, side),
     };
-    drawChart(document.getElementById("usage"), usage, t, known, last, settings.methods, colours);
-    drawChart(document.getElementById("distortion"), distortion, t, known, last, settings.methods, colours);
+    drawChart(document.getElementById("usage"), usage, run, t, shown, colours);
+    drawChart(document.getElementById("distortion"), distortion, run, t, shown, colours);
   }
 
   say(now, t) {
     this.said = now;
-    const text = explain(this.run, t, this.settings.methods);
+    const { run, shown } = this;
+    const text = explain(run, t, shown);
     const sentence = document.getElementById("sentence");
     if (sentence.textContent !== text) sentence.textContent = text;
-    this.bySide.forEach(({ canvas }, side) => {
-      canvas.setAttribute("aria-label", describePanel(this.run, t, side, this.settings.methods[side]));
+    this.bySide.forEach(({ canvas, says, root }, side) => {
+      canvas.setAttribute("aria-label", describePanel(run, t, side, shown[side]));
+      const stands = shown[side] === this.settings.methods[side] ? "" : `${METHODS[this.settings.methods[side]]} was not recorded at these conditions; this is the paper's rule. `;
+      says.textContent = stands + describeMethod(run, t, side, shown[side]);
+      root.classList.toggle("fails", fails(run, t, side));
     });
   }
 
@@ -222,7 +266,7 @@ class Player {
     on("restart", "click", () => this.seek(0));
     on("back", "click", () => this.step(-1));
     on("forward", "click", () => this.step(1));
-    on("time", "input", ({ target }) => { this.pause(); this.seek(Number(target.value)); });
+    on("time", "input", ({ target }) => { this.pause(); this.seek(this.run.stateAt(Number(target.value))); });
     on("demos", "change", ({ target }) => this.change({ demo: target.value }, 0));
     this.bySide.forEach(({ select }, side) => select.addEventListener("change", () => {
       this.change({ methods: this.settings.methods.with(side, select.value) });
@@ -234,6 +278,7 @@ class Player {
     on("reseed", "click", () => this.change({ seed: (this.settings.seed + 1) % 1000000 }));
     on("reset", "click", () => this.reset());
     document.addEventListener("keydown", (event) => this.key(event));
+    window.addEventListener("hashchange", () => this.open());
     window.addEventListener("resize", () => this.redraw());
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
   }
@@ -265,4 +310,5 @@ class Player {
   }
 }
 
-const player = new Player(JSON.parse(document.getElementById("constants").textContent));
+const [constants, recordings] = ["constants", "recordings"].map((id) => JSON.parse(document.getElementById(id).textContent));
+const player = new Player(constants, recordings);

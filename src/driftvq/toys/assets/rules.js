@@ -206,10 +206,52 @@ class TransVQLearner {
   endEpoch() {}
 }
 
-const METHODS = { vanilla: "Vanilla EMA", ns_vq_toy: "NS-VQ", trans_vq_toy: "TransVQ" };
+/** What a quantizer of the library did: its codes at some moments, straight lines between. */
+class RecordedLearner {
+  constructor({ codes }, { moments }) {
+    Object.assign(this, { codes, moments, now: 0, index: 0, codebook: Float64Array.from(codes[0]) });
+  }
+
+  step() {
+    this.now += 1;
+    while (this.index < this.codes.length - 2 && this.moments[this.index + 1] < this.now) this.index += 1;
+    const [from, to] = [this.moments[this.index], this.moments[this.index + 1]];
+    const [before, after] = [this.codes[this.index], this.codes[this.index + 1]];
+    const share = Math.min((this.now - from) / (to - from), 1);
+    this.codebook = Float64Array.from(before, (value, i) => value + share * (after[i] - value));
+  }
+
+  endEpoch() {}
+}
+
+const METHODS = {
+  vanilla: "Vanilla EMA",
+  ns_vq: "NSVQ (driftvq)",
+  ns_vq_toy: "NS-VQ (paper)",
+  trans_vq: "TransVQ (driftvq)",
+  trans_vq_toy: "TransVQ (paper)",
+};
+
+/** The paper's own rule of what only a recording can show. */
+const LITERAL = { ns_vq: "ns_vq_toy", trans_vq: "trans_vq_toy" };
+
+/** The recording of a method at these settings, if there is one. */
+function findRecording(recordings, method, { demo, seed, speed, batchSize }, constants) {
+  if (speed !== constants.speed || batchSize !== constants.batchSize) return undefined;
+  return recordings.find((one) => one.method === method && one.demo === demo && one.seed === seed);
+}
+
+/** The methods that can be shown: the paper's rule in the place of what was not recorded. */
+function shownMethods(settings, constants, recordings) {
+  return settings.methods.map((method) => {
+    const lacking = method in LITERAL && !findRecording(recordings, method, settings, constants);
+    return lacking ? LITERAL[method] : method;
+  });
+}
 
 /** A learner by name; `rates` are the constants of rules.py, `first` the MLP's first weights. */
-function makeLearner(method, codebook, rates, first) {
+function makeLearner(method, codebook, rates, first, recording) {
+  if (method in LITERAL) return new RecordedLearner(recording, rates);
   if (method === "vanilla") return new EMALearner(codebook, rates);
   if (method === "ns_vq_toy") return new NSVQLearner(codebook, rates);
   if (method === "trans_vq_toy") return new TransVQLearner(codebook, rates, first);

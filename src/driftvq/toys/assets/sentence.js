@@ -14,6 +14,15 @@ const ARRIVED = {
   shrinking: "The cloud has shrunk to a fifth.",
   split: "The cloud has become four islands.",
 };
+const HOW = {
+  vanilla: "Only codes that win a sample move",
+  ns_vq: "The samples' drift moves every code, and lost ones are relocated",
+  ns_vq_toy: "Each winner pulls its neighbours along",
+  trans_vq: "A network that is solved moves every code, and lost ones are relocated",
+  trans_vq_toy: "One trained network moves the whole codebook",
+};
+const FAILED = 0.75;
+const BADLY_PLACED = 1.25;
 
 /** The share of the way that the cloud still has before it. */
 function wayLeft(run, t) {
@@ -22,36 +31,41 @@ function wayLeft(run, t) {
   return distance(movedPoints(demo, initial, run.states[t].drift)) / distance(initial);
 }
 
-/** One sentence on a method; `moving` says that the cloud still is. */
-function describeMethod(method, count, total, moving, demo) {
-  const dead = total - count;
-  const name = METHODS[method];
-  if (method === "vanilla") {
-    if (dead === 0 && demo === "expansion") return `${name} loses none here: a growing cloud never leaves a code behind.`;
-    if (dead === 0) return `${name} moves only codes that win a sample; so far every code does.`;
-    const verb = moving ? "are being left behind" : "were left behind and are dead";
-    return `${name} moves only codes that win a sample: ${dead} of ${total} ${verb}.`;
-  }
-  if (method === "ns_vq_toy") {
-    if (dead === 0) return `${name} lets each winner pull its neighbours along, and all ${total} codes share the cloud.`;
-    if (moving) return `${name} lets each winner pull its neighbours along: ${count} of ${total} win samples, the others follow.`;
-    return `${name} lets each winner pull its neighbours along, yet ${dead} of ${total} are out of its reach: try another τ.`;
-  }
-  if (dead === 0) return `${name} moves the whole codebook with one network, and all ${total} codes share the cloud.`;
-  if (moving) return `${name} moves the whole codebook with one network, which is catching up: ${count} of ${total} win samples.`;
-  return `${name} moves the whole codebook with one network; ${count} of ${total} win samples, the others still move.`;
+const isMoving = (run, t) => wayLeft(run, t) > 0.05;
+
+/** Whether a method has lost more than a quarter of its codes to a cloud that has arrived. */
+const fails = (run, t, side) => !isMoving(run, t) && run.states[t].methods[side].count < (FAILED * run.cloud.codebook.length) / 2;
+
+/** How a method works and fares at state t. */
+function describeMethod(run, t, side, method) {
+  const total = run.cloud.codebook.length / 2;
+  const dead = total - run.states[t].methods[side].count;
+  const ratio = run.ratioAt(t, side);
+  if (t === 0) return `${HOW[method]}.`;
+  if (fails(run, t, side)) return `Fails here: ${dead} of ${total} codes are dead. ${HOW[method]}.`;
+  if (isMoving(run, t)) return `${HOW[method]}: ${dead === 0 ? `all ${total}` : `${total - dead} of ${total}`} win samples now.`;
+  if (dead > 0) return `${HOW[method]}, yet ${dead} of ${total} ${dead === 1 ? "is" : "are"} dead.`;
+  if (ratio > BADLY_PLACED) return `${HOW[method]}: all ${total} live, but badly placed, at ${ratio.toFixed(1)} times the distortion of k-means.`;
+  return `${HOW[method]}: all ${total} live.`;
 }
 
-/** What is seen at state t. */
+/** Names as in a sentence: A, B and C. */
+const listed = (names) => [names.slice(0, -1).join(", "), names.at(-1)].filter(Boolean).join(" and ");
+
+/** What is seen at state t, over all methods. */
 function explain(run, t, methods) {
   const { demo } = run.cloud;
   const total = run.cloud.codebook.length / 2;
-  if (t === 0) return `${total} codes start inside the cloud. Press play: the cloud will move, and only some codes will keep up.`;
-  const moving = wayLeft(run, t) > 0.05;
-  const counts = run.states[t].methods.map(({ count }) => count);
-  const parts = methods.map((method, side) => describeMethod(method, counts[side], total, moving, demo));
-  if (methods[0] === methods[1]) parts.pop();
-  return [(moving ? MOVING : ARRIVED)[demo], ...parts].join(" ").replaceAll("NS-VQ", "NS\u2011VQ");
+  if (t === 0) return `${total} codes start inside the cloud. Press play or drag the timeline: the cloud moves, and where a curve falls, codes die.`;
+  if (isMoving(run, t)) return `${MOVING[demo]} A code that wins no sample of a batch is left behind, unless something else moves it.`;
+  const named = (wanted) => [...new Set(methods.filter((_, side) => wanted(side)).map((method) => METHODS[method]))];
+  const failing = named((side) => fails(run, t, side));
+  const whole = named((side) => run.states[t].methods[side].count === total);
+  const parts = [ARRIVED[demo]];
+  if (failing.length) parts.push(`${listed(failing)} ${failing.length > 1 ? "fail" : "fails"} here.`);
+  if (whole.length) parts.push(`${listed(whole)} ${whole.length > 1 ? "keep" : "keeps"} all ${total} codes alive.`);
+  if (!failing.length && demo === "expansion") parts.push("A growing cloud never leaves a code behind.");
+  return parts.join(" ");
 }
 
 /** What a panel shows, for those who do not see it. */

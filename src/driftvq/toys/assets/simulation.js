@@ -104,10 +104,11 @@ class Run {
    * @param cloud what drawCloud gives.
    * @param learners the methods, each starting from the cloud's codebook.
    * @param orderOf the order of the points in an epoch.
-   * @param options batchSize, speed, steps (the last state) and seed.
+   * @param options batchSize, speed, steps (the last state), seed, and moments, the states that the timeline shows.
    */
   constructor(cloud, learners, orderOf, options) {
     Object.assign(this, { cloud, learners, orderOf, ...options });
+    this.moments = [...this.moments.filter((moment) => moment < this.steps), this.steps];
     this.stepsPerEpoch = Math.max(1, Math.floor(cloud.initial.length / 2 / this.batchSize));
     this.optimum = new Optimum(cloud.codebook.length / 2, this.seed);
     this.states = [];
@@ -148,6 +149,21 @@ class Run {
     return this.states.length - 1;
   }
 
+  /** Where state t, which may lie between two, is on the timeline: from 0 to its last moment. */
+  placeOf(t) {
+    const after = this.moments.findIndex((moment) => moment > t);
+    if (after < 0) return this.moments.length - 1;
+    return after - 1 + (t - this.moments[after - 1]) / (this.moments[after] - this.moments[after - 1]);
+  }
+
+  /** The state at a place of the timeline. */
+  stateAt(place) {
+    const last = this.moments.length - 1;
+    const before = Math.min(Math.max(Math.floor(place), 0), last);
+    const after = Math.min(before + 1, last);
+    return this.moments[before] + (place - before) * (this.moments[after] - this.moments[before]);
+  }
+
   /** The optimum at state t, between those that were computed. */
   optimumAt(t) {
     const before = t - (t % OPTIMUM_EVERY);
@@ -164,13 +180,16 @@ class Run {
 }
 
 /** A run from a seed; `settings` name demo, methods, seed, batchSize, speed and tau. */
-function startRun(settings, constants) {
+function startRun(settings, constants, recordings) {
   const { demo, methods, seed, batchSize, speed, tau } = settings;
   const cloud = drawCloud(demo, seed, constants);
   const first = drawWeights(seed, constants.hidden);
-  const learners = methods.map((method) => makeLearner(method, cloud.codebook, { ...constants, tau }, first));
+  const learners = methods.map((method) => {
+    const recording = findRecording(recordings, method, settings, constants);
+    return makeLearner(method, cloud.codebook, { ...constants, tau }, first, recording);
+  });
   const orderOf = (epoch) => permutation(stream(seed, `order ${epoch}`), constants.points);
   const perEpoch = Math.max(1, Math.floor(constants.points / batchSize));
   const steps = Math.min(constants.epochs * perEpoch, constants.steps);
-  return new Run(cloud, learners, orderOf, { batchSize, speed, steps, seed });
+  return new Run(cloud, learners, orderOf, { batchSize, speed, steps, seed, moments: constants.moments });
 }
