@@ -16,7 +16,7 @@ OWN_SCALE = {
     *("fsq", "lfq", "bsq", "gumbel_vq", "ibq"),
 }
 """Methods whose codes lie on a grid, have unit length, leave a network behind a norm, or are chosen by a softmax."""
-REFUSED = {**dict.fromkeys(OWN_SCALE, (1e-18, 1e-09, 1000000000.0, 1e18)), "ns_vq_paper": (1e-18, 1e-9)}
+REFUSED = {**dict.fromkeys(sorted(OWN_SCALE), (1e-18, 1e-09, 1000000000.0, 1e18)), "ns_vq_paper": (1e-18, 1e-9)}
 REFUSED["ns_vq_sequel"] = REFUSED["ns_vq_paper"]  # the kernel's width is one in units of the latents
 SCALES = (1e-18, 1e-9, 1e9, 1e18)
 
