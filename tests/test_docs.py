@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def desk(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def desk(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A copy to work in; afterwards no name is registered that was not before."""
     monkeypatch.chdir(shutil.copytree(prepared, tmp_path / "desk"))
-    for word in QUANTIZERS:
-        monkeypatch.setitem(QUANTIZERS, word, QUANTIZERS[word])
-    monkeypatch.delitem(QUANTIZERS, "my_vq", raising=False)
+    before = dict(QUANTIZERS)
     torch.manual_seed(0)
+    yield
+    for word in QUANTIZERS.keys() - before.keys():
+        del QUANTIZERS[word]
 
 
 def test_every_block_says_what_it_is() -> None:

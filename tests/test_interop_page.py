@@ -105,11 +105,11 @@ def test_every_quantizer_survives_from_pretrained_of_transformers(name: str, tmp
     config.quantizer = {"name": name, "dim": 6, "codebook_size": 64}
     torch.manual_seed(0)
     model = Tokenizer(config).train()
-    for seed in range(5):
+    for seed in range(7):  # 280 latents: the k-means start is over
         step(model, seed)
     model.save_pretrained(tmp_path)
     loaded, half = (Tokenizer.from_pretrained(tmp_path, dtype=dtype).train() for dtype in (None, torch.float16))
-    for seed in range(5, 8):
+    for seed in range(7, 10):
         assert torch.equal(step(loaded, seed), step(model, seed))
         step(half, seed)
     for key, tensor in half.state_dict().items():

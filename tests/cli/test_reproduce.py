@@ -18,7 +18,7 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(here, capsys):
     output = capsys.readouterr().out
     for name in ("vq--k16-d3-b4--seed0", "kmeans_afterwards--k32-d3-b4--seed1", "autoencoder--d3-b4--seed0"):
         assert name in output
-    assert "18 cells, 2 at a time" in output
+    assert "22 cells, 2 at a time" in output
     assert list(here.iterdir()) == []
 
 

@@ -481,7 +481,7 @@ def test_the_example_of_the_documentation_runs(pytestconfig, capsys):
     (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(snippet, "drift_meter.md", "exec"), {})
     shown = capsys.readouterr().out
-    (promised,) = re.findall(r"```\n(latents .*?)```", page, re.DOTALL)
+    (promised,) = re.findall(r"```text\n(latents .*?)```", page, re.DOTALL)
     assert [re.sub(r"[\d.e+-]+", "#", line) for line in shown.splitlines()] == [
         re.sub(r"[\d.e+-]+", "#", line) for line in promised.splitlines()
     ]

@@ -299,7 +299,7 @@ def test_the_k_means_start_takes_several_batches():
     for step in range(7):
         model(joined_batch(CASES["ns"], step)[0])
         done.append(model.start.done)
-    assert done == [False, False, False, False, True, True, True]  # 16 latents each, 72 are needed
+    assert done == [False] * 5 + [True] * 2  # 16 latents each, 96 are needed
 
 
 def test_collectives_over_two_processes(ranks):

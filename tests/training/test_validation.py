@@ -72,8 +72,8 @@ def test_continues_from_its_state():
 def test_a_codebook_whose_start_is_under_way_is_taken_as_it_is():
     quantizer = make_quantizer("ema_vq", dim=2, codebook_size=8, kmeans_init=True)
     average = WeightAverage(quantizer, 0.9)
-    for seed in range(3):
-        quantizer(torch.randn(quantizer.start.needed // 3, 2, generator=torch.Generator().manual_seed(seed)))
+    for seed in range(4):
+        quantizer(torch.randn(quantizer.start.needed // 4, 2, generator=torch.Generator().manual_seed(seed)))
         average.update_parameters(quantizer)
         assert torch.equal(average.module.start.pending, quantizer.start.pending)
     assert quantizer.start.done

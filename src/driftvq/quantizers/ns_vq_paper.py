@@ -65,7 +65,7 @@ class NSVQPaper(CodebookQuantizer):
         return KernelCodes(self.codebook_size, self.codebook_dim, "gaussian", bandwidth, decay, every)
 
     def _scale(self) -> tuple[float, float]:
-        if not isinstance(self.book, KernelCodes) or self.book.kernel != "gaussian":
+        if not self.training or not isinstance(self.book, KernelCodes) or self.book.kernel != "gaussian":
             return super()._scale()
         # A kernel that is wider than all that there is moves all codes as one.
         return OWN_SCALE[0] * self.book.bandwidth.item() ** 0.5, math.inf
