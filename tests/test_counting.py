@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from driftvq import QUANTIZERS
 from driftvq.functional import METRICS, blocks, nearest
+from driftvq.quantizers import finite
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -119,6 +120,7 @@ def launches(counting: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
 
     monkeypatch.setenv("DRIFTVQ_SEARCH", "")
     monkeypatch.setattr(blocks, "CPU_BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(finite, "AT_ONCE", finite.AT_ONCE)
     launches.as_on_a_device()
     return launches
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-AT_ONCE = {"cpu"}
+AT_ONCE = frozenset({"cpu"})
 """Devices whose numbers Python can see without waiting for them."""
 
 ANY_SCALE, OWN_SCALE = (0.0, math.inf), (1e-6, 1e6)
@@ -41,7 +41,7 @@ class FiniteCheck:
             _refuse(x, scale())
             return
         if self._largest is None:
-            pinned = torch.zeros((), pin_memory=x.device.type == "cuda")
+            pinned = torch.zeros((), dtype=torch.float32, pin_memory=x.device.type == "cuda")
             self._largest = (pinned, pinned.numpy())
         written, read = self._largest
         if not np.isfinite(read):
