@@ -19,7 +19,8 @@ ELSEWHERE = {
     **dict.fromkeys(("image_size", "img_size", "resolution"), "size"),
     **dict.fromkeys(("max_steps", "num_steps", "iterations"), "steps"),
     **dict.fromkeys(("output", "output_dir", "outdir", "out_dir"), "out"),
-    **{"lr": "learning_rate", "bs": "batch_size", "num_workers": "workers", "gpus": "devices", "dataset": "data"},
+    **{"lr": "learning_rate", "bs": "batch_size", "num_workers": "workers", "dataset": "data"},
+    **{"gpus": "devices", "gpu": "accelerator"},
 }
 """What papers and other libraries call our settings."""
 

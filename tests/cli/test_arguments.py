@@ -44,10 +44,19 @@ def test_each_command_says_what_it_is_for_in_a_sentence(command, capsys):
             "driftvq train",
             "unknown flag --codebook_size; did you mean --codebook-size?",
         ),
+        (
+            ["train", "--beta", "1"],
+            "driftvq train",
+            "unknown flag --beta; --help lists the known ones; "
+            "an option of the quantizer: --quantizer-options commitment_weight=VALUE",
+        ),
+        (["train", "--gpu"], "driftvq train", "unknown flag --gpu; did you mean --accelerator?"),
+        (["compare", "--method", "vq"], "driftvq compare", "unknown flag --method; did you mean --methods?"),
         (["report", "a", "--formt"], "driftvq report", "unknown flag --formt; did you mean --format?"),
         (["toys", "--qqqqqq"], "driftvq toys", "unknown flag --qqqqqq; --help lists the known ones"),
         (["toys", "extra"], "driftvq toys", "unexpected 'extra'"),
         (["--versoin", "toys"], "driftvq", "unknown flag --versoin; did you mean --version?"),
+        (["--versoin"], "driftvq", "unknown flag --versoin; did you mean --version?"),
     ],
 )
 def test_a_wrong_flag_gets_the_nearest_and_the_usage_of_its_command(words, command, message, capsys):
@@ -62,6 +71,12 @@ def test_a_wrong_flag_gets_the_nearest_and_the_usage_of_its_command(words, comma
 def test_a_wrong_command_gets_the_nearest(capsys):
     assert main(["trian"]) == 2
     assert capsys.readouterr().err.startswith("driftvq: error: unknown command 'trian'; known, nearest first: train,")
+
+
+def test_without_a_command_all_of_them_are_listed(capsys):
+    assert main([]) == 2
+    shown = capsys.readouterr().err
+    assert [name for name in COMMANDS if f"    {name}" not in shown] == []
 
 
 def test_the_version_is_that_of_the_package(capsys):

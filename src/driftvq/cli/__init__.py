@@ -51,7 +51,7 @@ def make_parser(commands: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"driftvq {__version__}")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, purpose in COMMANDS.items():
         sub = subparsers.add_parser(
             name,
@@ -74,7 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ValueError as error:
             say(f"driftvq: error: {error}")
             return 2
-    args = make_parser(argv[:1]).parse_args(argv)
+    parser = make_parser(argv[:1])
+    args = parser.parse_args(argv)
+    if args.command is None:
+        say(parser.format_help())
+        return 2
     try:
         import_module(f"driftvq.cli.{args.command}").run(args)
     except (ValueError, OSError) as error:

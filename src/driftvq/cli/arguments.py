@@ -6,15 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from driftvq.names import nearest_names, shortened, shortened_text
+from driftvq.names import ELSEWHERE, nearest_names, shortened, shortened_text
 from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL
 
 LIKE = 0.6
 """How alike a known flag must be to be proposed."""
+OPTIONS = "--quantizer-options"
+"""The flag of what only some quantizers have."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers for its own unknown flags, with its usage and the nearest flag that it knows."""
+    """A parser that answers for its own unknown flags, with its usage and the nearest flag that it knows.
+
+    Flags are written out: else ``--beta`` would be taken for ``--betas``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; unlike argparse, a command's parser does not leave what it does not know to the one above it."""
@@ -28,8 +36,11 @@ class Parser(argparse.ArgumentParser):
         if not flag.startswith("-"):
             return f"unexpected {shortened(word)}"
         known = {name.lstrip("-"): name for name in self._option_string_actions}
-        near = nearest_names(flag.lstrip("-"), known, LIKE)
+        name = flag.lstrip("-").replace("-", "_")
+        near = nearest_names(name, known, LIKE)
         hint = f"did you mean {known[near[0]]}?" if near else "--help lists the known ones"
+        if not near and OPTIONS in self._option_string_actions:
+            hint += f"; an option of the quantizer: {OPTIONS} {shortened_text(ELSEWHERE.get(name, name))}=VALUE"
         return f"unknown flag {shortened_text(flag)}; {hint}"
 
 

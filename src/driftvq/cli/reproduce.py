@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from driftvq.cli.compare import add_flags, run_recipe
+from driftvq.names import check_name
 
 EXAMPLES = """examples:
   driftvq reproduce --list                                 every recipe, method and scale
@@ -29,10 +30,12 @@ def run(args: argparse.Namespace) -> None:
     if args.list:
         sys.stdout.write(listing())
         return
-    if args.recipe is None and args.resume is None:
-        from driftvq.experiments.recipes import RECIPES
+    from driftvq.experiments.recipes import RECIPES
 
-        raise ValueError(f"which one? Known recipes: {', '.join(RECIPES)}; --list says more")
+    if args.recipe is not None:
+        check_name("recipe", args.recipe, [*TABLES, *RECIPES])
+    elif args.resume is None:
+        raise ValueError(f"which one? Known recipes: {', '.join([*TABLES, *RECIPES])}; --list says more")
     run_recipe(args, args.recipe and TABLES.get(args.recipe, args.recipe))
 
 

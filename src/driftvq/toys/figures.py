@@ -129,18 +129,19 @@ def draw_curves(trajectories: Sequence[Trajectory], path: Path) -> Path:
         below.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         below.yaxis.set_major_formatter("{x:g}")
         below.yaxis.set_minor_locator(NullLocator())
-    grid[0, 0].set_ylabel("codes used of the whole cloud")
+    grid[0, 0].set_ylabel("codes used")
     grid[1, 0].set_ylabel("distortion")
     handles = [*grid[0, 0].get_legend_handles_labels()[0], *grid[1, 0].get_legend_handles_labels()[0]]
     columns = min(len(handles), max(1, len(demos)))
     figure.legend(handles=handles, loc="lower center", ncols=columns, fontsize=9, frameon=False)
-    return _save(figure, path, bottom=0.05 + 0.045 * -(-len(handles) // columns))
+    return _save(figure, path, bottom=0.03 + 0.045 * -(-len(handles) // columns))
 
 
 def _line(method: str, methods: Sequence[str]) -> dict[str, Any]:
     others = [name for name in methods if name not in LINES]
     colour = LINES[method] if method in LINES else OTHER_LINES[others.index(method) % len(OTHER_LINES)]
-    return {"color": colour, "lw": 1.6, "ls": (0, (4, 2)) if method in DASHED else "-"}
+    width = 1.4 + 0.4 * (len(methods) - 1 - methods.index(method))  # a line below others shows at their edges
+    return {"color": colour, "lw": width, "ls": (0, (4, 2)) if method in DASHED else "-"}
 
 
 def animate(left: Trajectory, right: Trajectory, path: Path) -> Path:
