@@ -42,6 +42,8 @@ SHOWN_STEPS = (0, 20, 40, 100, 400)
 GIF_STEPS = (*range(0, 10), 12, 15, 19, 24, 30, 37, 50, 100, 450)
 GIF_DPI = 64
 GIF_COLOURS = 32
+TITLE = 11
+"""Points: an animation is shown small."""
 FRAME_MS, LAST_FRAME_MS = 160, 1500
 
 
@@ -175,8 +177,9 @@ class _Panel:
         _frame(axis, run)
         (self.cloud,) = axis.plot([], [], ".", ms=2.5, mew=0, color=BATCH, alpha=0.5, animated=True)
         self.codes = _code_artists(axis)
-        axis.set_title(" \n ", fontsize=9)
-        self.title = axis.text(0.5, 1.03, "", transform=axis.transAxes, ha="center", fontsize=9, animated=True)
+        axis.set_title(" \n ", fontsize=TITLE)
+        axis.set_anchor("S")  # what a square axis leaves free belongs to the title above it
+        self.title = axis.text(0.5, 1.03, "", transform=axis.transAxes, ha="center", fontsize=TITLE, animated=True)
         for artist in self.codes:
             artist.set_animated(True)
 
