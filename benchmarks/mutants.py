@@ -34,19 +34,21 @@ TYPICAL = ("ns_vq", "ema_vq", "lfq", "residual_vq")
 NS_FORMS = " ".join(f"quantizers/ns_vq_{form}" for form in ("paper", "published", "delta_e", "sequel"))
 TESTS = {
     "functional/blocks.py": "functional/search_ways functional/transport",
+    "functional/losses.py": "functional/losses functional/kernels",
+    "functional/search_ways.py": "functional/search_ways functional/scoring",
+    "functional/soft.py": "functional/soft functional/noise",
     "quantizers/codebook.py": "quantizers/vq quantizers/start quantizers/growth",
     "quantizers/composite.py": "quantizers/residual_vq quantizers/grouped_vq",
-    "quantizers/statistics.py": "quantizers/lives",
-    "quantizers/codebooks/averaged.py": "quantizers/ema_vq quantizers/cosine_ema_vq",
-    "quantizers/codebooks/base.py": "quantizers/following quantizers/vq",
+    "quantizers/finite.py": "quantizers/lives",
+    "quantizers/ema_vq.py": "quantizers/ema_vq quantizers/cosine_ema_vq",
+    "quantizers/codebooks/base.py": "quantizers/following quantizers/vq quantizers/factorized_vq",
     "quantizers/codebooks/features.py": "quantizers/codebooks/drift quantizers/trans_vq",
     "quantizers/codebooks/following.py": "quantizers/following quantizers/ns_vq",
     "quantizers/codebooks/growth.py": "quantizers/growth",
-    "quantizers/codebooks/kernel.py": NS_FORMS,
+    "quantizers/ns_vq_paper.py": NS_FORMS,
     "quantizers/codebooks/networks.py": "quantizers/trans_vq_paper quantizers/trans_vq_published quantizers/trans_vq",
     "quantizers/codebooks/parts.py": "quantizers/codebooks/drift quantizers/codebooks/winners",
     "quantizers/codebooks/start.py": "quantizers/start",
-    "quantizers/codebooks/trained.py": "quantizers/vq quantizers/factorized_vq",
 }
 """Where a module's tests have another name than it."""
 SECONDS = 300

@@ -17,7 +17,7 @@ from torch.utils import backend_registration
 
 from driftvq import VQVAE, ModelConfig, make_quantizer
 from driftvq.drift_meter import DriftMeter
-from driftvq.functional import dead_codes, kmeans, perplexity, usage
+from driftvq.functional import kmeans, perplexity, usage
 from driftvq.metrics import CodeCounter, polynomial_mmd, psnr, ssim
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.training.objective import Adversary
@@ -135,7 +135,7 @@ def measure(place: Place) -> list[Any]:
     found = kmeans(place.tensor(torch.randn(300, 4), False), 16, generator=torch.Generator().manual_seed(0))
     return [
         *(psnr(real, fake, 255), ssim(real, fake, 255), counter.usage(), counter.perplexity()),
-        *(usage(counts), perplexity(counts), dead_codes(counts), polynomial_mmd(*features)),
+        *(usage(counts), perplexity(counts), polynomial_mmd(*features)),
         *found,
     ]
 

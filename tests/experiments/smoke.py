@@ -5,10 +5,10 @@ from typing import Any
 
 from driftvq.experiments.cell import run_cell
 from driftvq.experiments.comparison_folder import begin
+from driftvq.experiments.design import Request
 from driftvq.experiments.engine import Engine
 from driftvq.experiments.methods import METHODS, resolved
 from driftvq.experiments.plan import CellPlan, Plan, make_plan
-from driftvq.experiments.request import Request
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.settings import make_config
 

@@ -3,9 +3,9 @@ import os
 import pytest
 
 from driftvq.experiments.comparison_folder import begin, find_folder, stored_request
+from driftvq.experiments.design import Request
 from driftvq.experiments.engine import run_comparison
 from driftvq.experiments.plan import make_plan
-from driftvq.experiments.request import Request
 from driftvq.files import locked
 from driftvq.records.comparisons import load_comparison, read_cell, update_cell
 from tests.experiments.smoke import smoke_plan

@@ -3,10 +3,9 @@ from pathlib import Path
 import pytest
 
 from driftvq.experiments.comparison_folder import cell_record
-from driftvq.experiments.design import Condition, Recipe
+from driftvq.experiments.design import Condition, Recipe, Request
 from driftvq.experiments.plan import make_plan
 from driftvq.experiments.recipes import RECIPES
-from driftvq.experiments.request import Request
 from tests.experiments.smoke import smoke_plan
 from tests.training.runs import make_images
 

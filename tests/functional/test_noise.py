@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import chisquare, gumbel_r, kstest
 
-from driftvq.functional.noise import column_keys, gumbel, row_keys, uniform
+from driftvq.functional.soft import column_keys, gumbel, row_keys, uniform
 
 
 def table(seed: int, rows: int = 400, columns: int = 300, draw=uniform) -> np.ndarray:  # type: ignore[no-untyped-def]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from driftvq.functional import METRICS, blocks, highest_logit, nearest, search, search_ways
-from driftvq.functional.scoring import scoring
-from driftvq.functional.search_ways import load_faiss
+from driftvq.functional.search_ways import load_faiss, scoring
 from tests.functional.search_oracle import assert_nearest, integer_ties, randn, scores_nk
 
 

@@ -8,7 +8,7 @@ from scipy.special import softmax
 from scipy.stats import chisquare, entropy
 
 from driftvq.functional import blocks, gumbel_softmax, index_softmax, soft_usage
-from driftvq.functional.noise import column_keys, gumbel, row_keys
+from driftvq.functional.soft import column_keys, gumbel, row_keys
 from tests.memory import largest_allocation
 
 

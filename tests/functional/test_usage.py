@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import entropy
 
-from driftvq.functional import count_codes, dead_codes, perplexity, usage
+from driftvq.functional import count_codes, perplexity, usage
 
 SIZE = 13
 INDICES = hnp.arrays(
@@ -45,12 +45,6 @@ def test_perplexity_lies_between_one_and_the_number_of_used_codes(counts):
     assert min(used, 1) - 1e-9 <= value <= used + 1e-9
 
 
-@given(COUNTS)
-@FEW
-def test_dead_codes_agree_with_numpy(counts):
-    np.testing.assert_array_equal(dead_codes(torch.from_numpy(counts)).numpy(), np.flatnonzero(counts == 0))
-
-
 def test_masked_positions_are_not_counted():
     indices = torch.tensor([[0, -1, 2], [-1, 2, -1]])
     assert count_codes(indices, 4).tolist() == [1, 0, 2, 0]
@@ -73,7 +67,6 @@ def test_known_values():
     assert perplexity(torch.tensor([0, 9, 0])).item() == pytest.approx(1)
     assert perplexity(torch.zeros(3, dtype=torch.int64)).item() == 0
     assert usage(torch.tensor([0, 1, 5, 0])).item() == 0.5
-    assert dead_codes(torch.tensor([0, 1, 5, 0])).tolist() == [0, 3]
 
 
 def test_perplexity_of_averaged_counts():

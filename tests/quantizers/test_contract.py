@@ -10,8 +10,8 @@ from torch.optim.swa_utils import AveragedModel
 from driftvq import QUANTIZERS, Quantizer, make_quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.following import FollowingCodes
-from driftvq.quantizers.codebooks.kernel import SpreadingCodes
 from driftvq.quantizers.composite import CompositeQuantizer
+from driftvq.quantizers.ns_vq_paper import SpreadingCodes
 from tests.memory import largest_allocation
 from tests.quantizers.cases import CASES, DEFAULTS, SIZE, Case, train
 

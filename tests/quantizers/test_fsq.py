@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from driftvq import FSQ
-from driftvq.quantizers.fsq import default_levels
+from driftvq.quantizers.fixed_grids import default_levels
 
 
 @pytest.mark.parametrize("levels", [(8, 5, 5, 5), (3, 4), (7,)])

@@ -73,7 +73,7 @@ def test_fewer_levels_in_each_group(shared: bool) -> None:
         vq(x, levels=4)
     with pytest.raises(ValueError, match=r"of 2 groups, in each: .* for 1 to 3 levels"):
         vq.indices_to_codes(torch.zeros(2, 30, 8, dtype=torch.int64))
-    with pytest.raises(ValueError, match="GroupedVQ of VQ has no levels, got levels=2"):
+    with pytest.raises(ValueError, match="VQ has no levels, got levels=2"):
         GroupedVQ(8, 16, quantizer="vq")(x, levels=2)
 
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from driftvq.tokens.arrays import HEADER_BYTES, GrowingArray, npy_header, open_array
+from driftvq.tokens.reader import open_array
+from driftvq.tokens.writer import HEADER_BYTES, GrowingArray, npy_header
 
 
 def grow(path, rows, **options):

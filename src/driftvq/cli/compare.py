@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from driftvq.cli.arguments import say, whole
 
 if TYPE_CHECKING:
+    from driftvq.experiments.design import Request
     from driftvq.experiments.plan import Plan
-    from driftvq.experiments.request import Request
 
 EXAMPLES = """examples:
   driftvq compare                                          embedded photographs
@@ -40,8 +40,7 @@ def run(args: argparse.Namespace) -> None:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The arguments of every comparison; what is not given is the recipe's or the scale's."""
-    from driftvq.experiments.design import SCALES
-    from driftvq.experiments.request import DEFAULT_SCALE
+    from driftvq.experiments.design import DEFAULT_SCALE, SCALES
 
     many, one = whole(1), whole(1)
     parser.add_argument("--data", metavar="SPEC", help="a folder of images, a list file (.txt), .tar shards or hf:NAME")
@@ -93,7 +92,7 @@ def run_recipe(args: argparse.Namespace, recipe: str | None) -> None:
 def _request(args: argparse.Namespace, recipe: str | None) -> "tuple[Request, Path | None]":
     """What is asked for: flags over what the resumed comparison was asked for."""
     from driftvq.experiments.comparison_folder import stored_request
-    from driftvq.experiments.request import FLAGS, Request
+    from driftvq.experiments.design import FLAGS, Request
 
     out = args.out
     if args.resume:

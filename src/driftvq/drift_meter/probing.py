@@ -17,7 +17,7 @@ from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.composite import CompositeQuantizer
 from driftvq.quantizers.grouped_vq import GroupedVQ
-from driftvq.quantizers.quantizer import Quantizer
+from driftvq.quantizers.quantizer import Quantizer, project
 
 
 class Snapshot(NamedTuple):
@@ -103,7 +103,7 @@ def rows(latents: Tensor, dim: int, channel_first: bool | None) -> Tensor:
 
 def own_snapshot(quantizer: Quantizer, x_nd: Tensor) -> Snapshot:
     """What one of this library's quantizers makes of latents; of several codebooks the first is taken."""
-    z_nd = _projected(quantizer.project_in, x_nd)
+    z_nd = project(quantizer.project_in, x_nd)
     if isinstance(quantizer, CompositeQuantizer):
         part = quantizer.part(0)
         return own_snapshot(part, z_nd[:, : part.dim] if isinstance(quantizer, GroupedVQ) else z_nd)
@@ -181,9 +181,3 @@ def describe(quantizer: Any, codebook: Any = None) -> str:
     if isinstance(quantizer, Quantizer) and not isinstance(quantizer, CodebookQuantizer):
         return "latents, selected codes and usage; codes are not found by distance, so not how they follow"
     return "latents, cells, codes and how they follow"
-
-
-def _projected(layer: nn.Module, x_nd: Tensor) -> Tensor:
-    if isinstance(layer, nn.Linear):
-        x_nd = layer(x_nd.to(layer.weight.dtype))
-    return x_nd.to(torch.promote_types(x_nd.dtype, torch.float32))

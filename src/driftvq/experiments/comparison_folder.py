@@ -7,8 +7,8 @@ from typing import Any
 
 from driftvq.data import eval_batches
 from driftvq.data.images import write_image
+from driftvq.experiments.design import Request, differences
 from driftvq.experiments.plan import CellPlan, Plan
-from driftvq.experiments.request import Request, differences
 from driftvq.files import LOCK_FILE
 from driftvq.machine import environment
 from driftvq.records import comparisons as records

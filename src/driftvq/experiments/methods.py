@@ -62,141 +62,101 @@ def resolved(config: TrainConfig, images: int) -> TrainConfig:
     return replace(config, quantizer_options=options)
 
 
-def _quantizer(name: str, **options: Any) -> dict[str, Any]:
-    return {"quantizer": name, "quantizer_options": options}
+def _method(name: str, label: str, group: Group, quantizer: str | None = None, **options: Any) -> Method:
+    """A quantizer of the same name unless another one is named, with its options."""
+    return Method(name, label, group, {"quantizer": quantizer or name, "quantizer_options": options})
 
 
-def _ema(replaced_below: float | Callable[[TrainConfig, int], float], **options: Any) -> dict[str, Any]:
+def _ema(name: str, label: str, replaced_below: float | Callable[[TrainConfig, int], float], **options: Any) -> Method:
     """EMA with a k-means start, and codes replaced that fewer latents per batch than this select on average."""
-    return _quantizer("ema_vq", kmeans_init=True, threshold_ema_dead_code=replaced_below, **options)
+    return _method(name, label, "peer", "ema_vq", kmeans_init=True, threshold_ema_dead_code=replaced_below, **options)
 
 
-_MLP = {"transform": "mlp"}
+def _at_rest(method: Method) -> Method:
+    return replace(method, settings={**method.settings, "settle": 0.2})
+
+
+_MLP = {"quantizer": "trans_vq", "transform": "mlp"}
 _BETA = f"β = {COMMITMENT_WEIGHT}"
 
-MAIN = {
-    method.name: method
-    for method in (
-        Method("vq", "VQ-VAE", "peer", _quantizer("vq")),
-        Method("vqvae2", "VQVAE2 (EMA)", "peer", _quantizer("ema_vq")),
-        # Far below one: with more codes than latents in a batch, one would replace every code at every step.
-        Method("vqgan_ema", "VQGAN-EMA", "peer", _ema(0.05)),
-        Method("vqgan_ema_authors", "VQGAN-EMA, the authors' settings", "peer", _ema(1.0, decay=0.9995)),
-        Method("ema_replace", "EMA + replacement below 2", "peer", _ema(2.0)),
-        Method("ema_tuned", "EMA + replacement below half of N/K", "peer", _ema(half_a_share)),
-        Method("vqgan_fc", "VQGAN-FC", "peer", _quantizer("factorized_vq")),
-        Method("sim_vq", "SimVQ", "peer", _quantizer("sim_vq")),
-        Method("fsq", "FSQ", "peer", _quantizer("fsq")),
-        Method("ifsq", "iFSQ", "peer", _quantizer("fsq", slope=0.8)),
-        Method("bsq", "BSQ", "peer", _quantizer("bsq")),
-        Method("wasserstein_vq", "WassersteinVQ", "peer", _quantizer("wasserstein_vq")),
-        Method("bridge_vq", "FVQ (VQBridge)", "peer", _quantizer("bridge_vq")),
-        Method("ibq", "IBQ", "peer", _quantizer("ibq")),
-        Method("cvq", "CVQ-VAE", "peer", _quantizer("cvq")),
-        Method("opt_vq", "OptVQ", "peer", _quantizer("opt_vq")),
-        Method("diveq", "DiVeQ", "peer", _quantizer("diveq")),
-        Method("sf_diveq", "SF-DiVeQ", "peer", _quantizer("sf_diveq")),
-        Method("ns_vq_paper", "NS-VQ, as printed", "paper", _quantizer("ns_vq_paper", decay_every=epoch)),
-        Method("ns_vq_published", "NS-VQ, authors' code", "paper", _quantizer("ns_vq_published", decay_every=epoch)),
-        Method("ns_vq_delta_e", "NS-VQ, ΔE (Suppl. 10)", "paper", _quantizer("ns_vq_delta_e", decay_every=epoch)),
-        Method(
-            "ns_vq_sequel",
-            "NSVQ, the sequel",
-            "paper",
-            {**_quantizer("ns_vq_sequel", decay_every=epoch), "settle": 0.2},
-        ),
-        Method("trans_vq_paper", "TransVQ, as printed", "paper", _quantizer("trans_vq_paper")),
-        Method("trans_vq_mlp_paper", "TransVQ-MLP, as printed", "paper", _quantizer("trans_vq_paper", **_MLP)),
-        Method("trans_vq_published", "TransVQ, authors' code", "paper", _quantizer("trans_vq_published")),
-        Method("ns_vq", "NS-VQ (driftvq)", "ours", _quantizer("ns_vq")),
-        Method("trans_vq", "TransVQ (driftvq)", "ours", _quantizer("trans_vq")),
-        Method("trans_vq_mlp", "TransVQ-MLP (driftvq)", "ours", _quantizer("trans_vq", **_MLP)),
-        Method("autoencoder", "No quantizer (the ceiling)", "reference", _quantizer("none")),
-        Method("kmeans_afterwards", "No quantizer, k-means afterwards", "reference", _quantizer("none"), "autoencoder"),
-    )
-}
+_MAIN = (
+    _method("vq", "VQ-VAE", "peer"),
+    _method("vqvae2", "VQVAE2 (EMA)", "peer", "ema_vq"),
+    # Far below one: with more codes than latents in a batch, one would replace every code at every step.
+    _ema("vqgan_ema", "VQGAN-EMA", 0.05),
+    _ema("vqgan_ema_authors", "VQGAN-EMA, the authors' settings", 1.0, decay=0.9995),
+    _ema("ema_replace", "EMA + replacement below 2", 2.0),
+    _ema("ema_tuned", "EMA + replacement below half of N/K", half_a_share),
+    _method("vqgan_fc", "VQGAN-FC", "peer", "factorized_vq"),
+    _method("sim_vq", "SimVQ", "peer"),
+    _method("fsq", "FSQ", "peer"),
+    _method("ifsq", "iFSQ", "peer", "fsq", slope=0.8),
+    _method("bsq", "BSQ", "peer"),
+    _method("wasserstein_vq", "WassersteinVQ", "peer"),
+    _method("bridge_vq", "FVQ (VQBridge)", "peer"),
+    _method("ibq", "IBQ", "peer"),
+    _method("cvq", "CVQ-VAE", "peer"),
+    _method("opt_vq", "OptVQ", "peer"),
+    _method("diveq", "DiVeQ", "peer"),
+    _method("sf_diveq", "SF-DiVeQ", "peer"),
+    _method("ns_vq_paper", "NS-VQ, as printed", "paper", decay_every=epoch),
+    _method("ns_vq_published", "NS-VQ, authors' code", "paper", decay_every=epoch),
+    _method("ns_vq_delta_e", "NS-VQ, ΔE (Suppl. 10)", "paper", decay_every=epoch),
+    _at_rest(_method("ns_vq_sequel", "NSVQ, the sequel", "paper", decay_every=epoch)),
+    _method("trans_vq_paper", "TransVQ, as printed", "paper"),
+    _method("trans_vq_mlp_paper", "TransVQ-MLP, as printed", "paper", "trans_vq_paper", transform="mlp"),
+    _method("trans_vq_published", "TransVQ, authors' code", "paper"),
+    _method("ns_vq", "NS-VQ (driftvq)", "ours"),
+    _method("trans_vq", "TransVQ (driftvq)", "ours"),
+    _method("trans_vq_mlp", "TransVQ-MLP (driftvq)", "ours", **_MLP),
+    _method("autoencoder", "No quantizer (the ceiling)", "reference", "none"),
+    replace(
+        _method("kmeans_afterwards", "No quantizer, k-means afterwards", "reference", "none"), afterwards="autoencoder"
+    ),
+)
+MAIN = {method.name: method for method in _MAIN}
 """The methods themselves: what ``--methods all`` takes."""
 
-VARIANTS = {
-    method.name: method
-    for method in (
-        # Our defaults with a part left out, or without their start.
-        Method("ns_vq_random", "NS-VQ, random start", "ablation", _quantizer("ns_vq", kmeans_init=False)),
-        Method("ns_vq_no_drift", "NS-VQ, no drift", "ablation", _quantizer("ns_vq", parts=["winners", "relocation"])),
+_NO_DRIFT, _NO_RELOCATION, _NO_WINNERS = ["winners", "relocation"], ["drift", "winners"], ["drift", "relocation"]
+
+_VARIANTS = (
+    # Our defaults with a part left out, or without their start.
+    _method("ns_vq_random", "NS-VQ, random start", "ablation", "ns_vq", kmeans_init=False),
+    _method("ns_vq_no_drift", "NS-VQ, no drift", "ablation", "ns_vq", parts=_NO_DRIFT),
+    _method("ns_vq_no_relocation", "NS-VQ, no relocation", "ablation", "ns_vq", parts=_NO_RELOCATION),
+    _method("ns_vq_winners_alone", "NS-VQ, winners alone", "ablation", "ns_vq", parts=["winners"]),
+    _method("ns_vq_no_winners", "NS-VQ, no winners", "ablation", "ns_vq", parts=_NO_WINNERS),
+    _at_rest(_method("ns_vq_settled", "NS-VQ, at rest", "ablation", "ns_vq")),
+    _method("trans_vq_mlp_no_drift", "TransVQ-MLP, no drift", "ablation", parts=_NO_DRIFT, **_MLP),
+    _method("trans_vq_mlp_random", "TransVQ-MLP, random start", "ablation", kmeans_init=False, **_MLP),
+    _method("trans_vq_mlp_no_relocation", "TransVQ-MLP, no relocation", "ablation", parts=_NO_RELOCATION, **_MLP),
+    # Our defaults with another gradient estimator, as levels of a residual quantizer, and with another β.
+    *(
+        _method(f"{name}_{estimator}", f"{label}, {estimator}", "ours", estimator=estimator, **made)
+        for name, label, made in (("ns_vq", "NS-VQ", {"quantizer": "ns_vq"}), ("trans_vq_mlp", "TransVQ-MLP", _MLP))
+        for estimator in ("rotation", "modified", "gumbel")
+    ),
+    *(
         Method(
-            "ns_vq_no_relocation", "NS-VQ, no relocation", "ablation", _quantizer("ns_vq", parts=["drift", "winners"])
-        ),
-        Method("ns_vq_winners_alone", "NS-VQ, winners alone", "ablation", _quantizer("ns_vq", parts=["winners"])),
-        Method("ns_vq_no_winners", "NS-VQ, no winners", "ablation", _quantizer("ns_vq", parts=["drift", "relocation"])),
-        Method("ns_vq_settled", "NS-VQ, at rest", "ablation", {**_quantizer("ns_vq"), "settle": 0.2}),
-        Method(
-            "trans_vq_mlp_no_drift",
-            "TransVQ-MLP, no drift",
-            "ablation",
-            _quantizer("trans_vq", parts=["winners", "relocation"], **_MLP),
-        ),
-        Method(
-            "trans_vq_mlp_random",
-            "TransVQ-MLP, random start",
-            "ablation",
-            _quantizer("trans_vq", kmeans_init=False, **_MLP),
-        ),
-        Method(
-            "trans_vq_mlp_no_relocation",
-            "TransVQ-MLP, no relocation",
-            "ablation",
-            _quantizer("trans_vq", parts=["drift", "winners"], **_MLP),
-        ),
-        # Our defaults with another gradient estimator, as levels of a residual quantizer, and with another β.
-        *(
-            Method(
-                f"{name}_{estimator}",
-                f"{label}, {estimator}",
-                "ours",
-                _quantizer(quantizer, estimator=estimator, **more),
-            )
-            for name, label, quantizer, more in (
-                ("ns_vq", "NS-VQ", "ns_vq", {}),
-                ("trans_vq_mlp", "TransVQ-MLP", "trans_vq", _MLP),
-            )
-            for estimator in ("rotation", "modified", "gumbel")
-        ),
-        Method(
-            "residual_ns_vq",
-            "ResidualVQ, 8 levels of NS-VQ",
+            f"residual_{name}",
+            f"ResidualVQ, 8 levels of {label}",
             "ours",
-            _quantizer("residual_vq", num_quantizers=8, quantizer="ns_vq"),
-        ),
-        Method(
-            "residual_trans_vq_mlp",
-            "ResidualVQ, 8 levels of TransVQ-MLP",
-            "ours",
-            _quantizer("residual_vq", num_quantizers=8, quantizer="trans_vq", **_MLP),
-        ),
-        Method(
-            "ns_vq_committed", f"NS-VQ, {_BETA}", "ablation", _quantizer("ns_vq", commitment_weight=COMMITMENT_WEIGHT)
-        ),
-        Method(
-            "trans_vq_mlp_committed",
-            f"TransVQ-MLP, {_BETA}",
-            "ablation",
-            _quantizer("trans_vq", commitment_weight=COMMITMENT_WEIGHT, **_MLP),
-        ),
-        Method(
-            "ema_replace_our_beta",
-            "EMA + replacement below 2, our β",
-            "peer",
-            _ema(2.0, commitment_weight=our_commitment),
-        ),
-        Method(
-            "ema_tuned_our_beta",
-            "EMA + replacement below half of N/K, our β",
-            "peer",
-            _ema(half_a_share, commitment_weight=our_commitment),
-        ),
-        Method("sim_vq_our_beta", "SimVQ, our β", "peer", _quantizer("sim_vq", commitment_weight=our_commitment)),
-    )
-}
+            {"quantizer": "residual_vq", "quantizer_options": {"num_quantizers": 8, **made}},
+        )
+        for name, label, made in (("ns_vq", "NS-VQ", {"quantizer": "ns_vq"}), ("trans_vq_mlp", "TransVQ-MLP", _MLP))
+    ),
+    _method("ns_vq_committed", f"NS-VQ, {_BETA}", "ablation", "ns_vq", commitment_weight=COMMITMENT_WEIGHT),
+    _method("trans_vq_mlp_committed", f"TransVQ-MLP, {_BETA}", "ablation", commitment_weight=COMMITMENT_WEIGHT, **_MLP),
+    _ema("ema_replace_our_beta", "EMA + replacement below 2, our β", 2.0, commitment_weight=our_commitment),
+    _ema(
+        "ema_tuned_our_beta",
+        "EMA + replacement below half of N/K, our β",
+        half_a_share,
+        commitment_weight=our_commitment,
+    ),
+    _method("sim_vq_our_beta", "SimVQ, our β", "peer", "sim_vq", commitment_weight=our_commitment),
+)
+VARIANTS = {method.name: method for method in _VARIANTS}
 
 METHODS = {**MAIN, **VARIANTS}
 """Every method; a new one is one more entry above."""

@@ -6,10 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from driftvq.data.folder import split_folder
-from driftvq.experiments.design import NEED_WEIGHTS, SCALES, Condition, Recipe, Scale, name_of, short, titles, vary
+from driftvq.experiments.design import (
+    NEED_WEIGHTS,
+    SCALES,
+    SETTINGS,
+    Condition,
+    Recipe,
+    Request,
+    Scale,
+    name_of,
+    short,
+    titles,
+    vary,
+)
 from driftvq.experiments.methods import Method, find_methods, resolved
 from driftvq.experiments.recipes import RECIPES
-from driftvq.experiments.request import SETTINGS, Request
 from driftvq.names import check_name
 from driftvq.records.comparisons import Point, Sweep
 from driftvq.training.config import TrainConfig, resolve_steps

@@ -16,11 +16,17 @@ from driftvq.functional.gradients import (
     spread_gradient,
     straight_through,
 )
-from driftvq.functional.kernels import KERNELS, Kernel, kernel_transfer
 from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
-from driftvq.functional.losses import kernel_codebook_loss, masked_mse, orthogonal_loss
-from driftvq.functional.scoring import METRICS, Metric
+from driftvq.functional.losses import (
+    KERNELS,
+    Kernel,
+    kernel_codebook_loss,
+    kernel_transfer,
+    masked_mse,
+    orthogonal_loss,
+)
 from driftvq.functional.search import WAYS, Way, highest_logit, nearest, nearest_few
+from driftvq.functional.search_ways import METRICS, Metric
 from driftvq.functional.soft import gumbel_softmax, index_softmax, soft_usage
 from driftvq.functional.transport import (
     Gaussian,
@@ -32,7 +38,7 @@ from driftvq.functional.transport import (
     square_moments,
     wasserstein_loss,
 )
-from driftvq.functional.usage import count_codes, dead_codes, perplexity, usage
+from driftvq.functional.usage import count_codes, perplexity, usage
 
 __all__ = [
     "KERNELS",
@@ -46,7 +52,6 @@ __all__ = [
     "Metric",
     "Way",
     "count_codes",
-    "dead_codes",
     "directional",
     "distance_spread",
     "drift_moments",

@@ -104,7 +104,9 @@ def fit_drift(moments: DriftMoments) -> Drift:
     """
     dim = moments.codes.shape[0]
     count = moments.latents.clamp(min=1)
-    origin, shift, spread_dd, joint_dd = _means_and_covariances(moments)
+    origin, shift = moments.codes / count, moments.moved / count
+    spread_dd = moments.codes_codes / count - torch.outer(origin, origin)
+    joint_dd = moments.codes_moved / count - torch.outer(origin, shift)
     variance = (moments.moved_squared / count - shift.square().sum()).clamp(min=0)
 
     scale_d, directions_dd = _eigh(spread_dd)
@@ -122,14 +124,6 @@ def fit_drift(moments: DriftMoments) -> Drift:
 
     signal = torch.stack([shift.square().sum(), torch.where(enough, explained_d.sum(), 0)])
     return Drift(origin, shift, linear_dd, signal, torch.stack([noise, noise * usable_d.sum()]))
-
-
-def _means_and_covariances(moments: DriftMoments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mean code and displacement ``(d,)``, covariance of the codes and of codes with displacements ``(d, d)``."""
-    count = moments.latents.clamp(min=1)
-    origin, shift = moments.codes / count, moments.moved / count
-    spread_dd = moments.codes_codes / count - torch.outer(origin, origin)
-    return origin, shift, spread_dd, moments.codes_moved / count - torch.outer(origin, shift)
 
 
 def _eigh(symmetric_dd: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.kernels import Kernel, kernel_transfer
+from driftvq.functional.losses import Kernel, kernel_transfer
 
 
 def straight_through(z_nd: Tensor, codes_nd: Tensor) -> Tensor:
@@ -73,9 +73,7 @@ def _spread_op(z_nd: Tensor, codebook_kd: Tensor, kernel: str, bandwidth: Tensor
     return torch.zeros_like(z_nd)
 
 
-@_spread_op.register_fake
-def _(z_nd: Tensor, codebook_kd: Tensor, kernel: str, bandwidth: Tensor, gain: float) -> Tensor:
-    return torch.empty_like(z_nd)
+_spread_op.register_fake(lambda z_nd, *rest: torch.empty_like(z_nd))
 
 
 def _spread_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.scoring import METRICS, Metric
 from driftvq.functional.search import nearest
+from driftvq.functional.search_ways import METRICS, Metric
 
 SEEDING_ROUNDS = 64
 """k-means++ draws one seed at a time; beyond this many seeds it draws several a round."""

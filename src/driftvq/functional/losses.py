@@ -1,13 +1,91 @@
-"""Losses of a codebook and of an encoder; every mean runs over the valid latents only.
+"""Losses of a codebook and of an encoder, and the kernels by which some reach the codes that were not selected.
 
-Shape suffixes: n latents, k codes, d dimensions.
+Every mean runs over the valid latents only.
+
+Shape suffixes: n latents, k codes, d dimensions, v values, b latents of one block.
 """
+
+import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.kernels import Kernel, kernel_transfer
+from driftvq.functional.blocks import block_rows, row_blocks
+
+Kernel = Literal["gaussian", "softmax"]
+KERNELS: tuple[Kernel, ...] = ("gaussian", "softmax")
+
+
+def kernel_transfer(
+    x_nd: Tensor, codebook_kd: Tensor, values_nv: Tensor, kernel: Kernel, bandwidth: Tensor, gain: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Carry values from latents to the codes that were *not* selected: ``out_k = Σ_{i: k ≠ win(i)} w_ik · values_i``.
+
+    ``w_ik = exp(-|x_i - c_k|² / b)`` (Gaussian, b = 2σ², Eq. 14), or ``min(1, gain · softmax_k(-|x_i - c_k|² / b))``
+    (softmax; the published code has gain 0.01·K).
+
+    The one primitive behind NS-VQ's literal forms: with values ``[x, 1]`` it yields the kernel-weighted sums and masses
+    of its codebook update, with values the decoder's gradient it yields the ΔE variant. Distances, winners and weights
+    live for one block of latents; two matmuls do the work.
+
+    Args:
+        x_nd: latents ``(n, d)``.
+        codebook_kd: codes ``(k, d)``.
+        values_nv: what each latent carries ``(n, v)``.
+        kernel: ``"gaussian"`` or ``"softmax"``.
+        bandwidth: b, a scalar tensor.
+        gain: factor of the softmax kernel.
+
+    Returns:
+        The selected codes ``(n,)`` and the transferred values ``(k, v)``. No gradient flows through either.
+    """
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+    x_nd, codebook_kd, values_nv = x_nd.detach(), codebook_kd.detach(), values_nv.detach()
+    indices_n, transferred_kv = _kernel_transfer_op(x_nd, codebook_kd, values_nv, kernel, bandwidth, gain)
+    return indices_n, transferred_kv
+
+
+@torch.library.custom_op("driftvq::kernel_transfer", mutates_args=())
+def _kernel_transfer_op(
+    x_nd: Tensor, codebook_kd: Tensor, values_nv: Tensor, kernel: str, bandwidth: Tensor, gain: float
+) -> tuple[Tensor, Tensor]:
+    codes = len(codebook_kd)
+    transferred_kv = values_nv.new_zeros(codes, values_nv.shape[1])
+    # Distances do not change when the origin moves; their rounding error does, with the square of the offset.
+    origin_d = codebook_kd.mean(dim=0)
+    x_nd, codebook_kd = x_nd - origin_d, codebook_kd - origin_d
+    # Factors whose product is -|x - c|² / bandwidth, so that one matmul gives the exponents.
+    squares_n1, squares_k1 = (t.square().sum(dim=1, keepdim=True) for t in (x_nd, codebook_kd))
+    scaled_nv = torch.cat([2 * x_nd, -squares_n1, -torch.ones_like(squares_n1)], dim=1) / bandwidth
+    lifted_kv = torch.cat([codebook_kd, torch.ones_like(squares_k1), squares_k1], dim=1)
+    indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
+    # Exponentials below the smallest normal number would slow everything down several times.
+    lowest = 0.8 * math.log(torch.finfo(x_nd.dtype).tiny)
+    buffer_bk = x_nd.new_empty(min(len(x_nd), block_rows(codes, x_nd.device)), codes)
+    for rows in row_blocks(len(x_nd), codes, x_nd.device):
+        logits_bk = torch.mm(scaled_nv[rows], lifted_kv.t(), out=buffer_bk[: rows.stop - rows.start])
+        highest_b, indices_n[rows] = logits_bk.max(dim=1)
+        if kernel == "gaussian":
+            weights_bk = F.threshold(logits_bk, lowest, -torch.inf, inplace=True).exp_()
+        else:
+            torch.maximum(logits_bk, highest_b[:, None] + lowest, out=logits_bk)
+            weights_bk = torch.softmax(logits_bk, dim=1, out=logits_bk)
+            if gain != 1.0:
+                weights_bk.mul_(gain).clamp_(max=1)
+        weights_bk.scatter_(1, indices_n[rows, None], 0)
+        transferred_kv.addmm_(weights_bk.t(), values_nv[rows])
+    return indices_n, transferred_kv
+
+
+_kernel_transfer_op.register_fake(
+    lambda x_nd, codebook_kd, values_nv, *rest: (
+        x_nd.new_empty(x_nd.shape[0], dtype=torch.int64),
+        values_nv.new_empty(codebook_kd.shape[0], values_nv.shape[1]),
+    )
+)
 
 
 def masked_mse(a_nd: Tensor, b_nd: Tensor, valid_n: Tensor | None = None) -> Tensor:
@@ -61,7 +139,7 @@ def kernel_codebook_loss(
     x_nd = x_nd.detach()
     codes_kd = codebook_kd.detach()
     origin_d = codes_kd.mean(dim=0)
-    valid_n1 = _row_weights(x_nd, valid_n)
+    valid_n1 = x_nd.new_ones(len(x_nd), 1) if valid_n is None else valid_n[:, None].to(x_nd.dtype)
     indices_n, mass_k, sums_kd, squares_k = kernel_moments(
         x_nd - origin_d, codes_kd - origin_d, kernel, bandwidth, gain, valid_n1
     )
@@ -70,7 +148,7 @@ def kernel_codebook_loss(
     others = squares_k.sum() - (2 * sums_kd - mass_k[:, None] * centred_kd).mul(centred_kd).sum()
     gradient_kd = (mass_k[:, None] * centred_kd - sums_kd) * (2 * scale)
     # Zero in value, the closed form in gradient.
-    others = (others * scale).clamp(min=0) + _zero_with_gradient(codebook_kd, gradient_kd)
+    others = (others * scale).clamp(min=0) + (gradient_kd * (codebook_kd - codes_kd)).sum()
     winners = masked_mse(x_nd, F.embedding(indices_n, codebook_kd), valid_n)
     return winners + others, indices_n
 
@@ -87,13 +165,3 @@ def kernel_moments(
     values_nv = torch.cat([x_nd, torch.ones_like(squares_n1), squares_n1], dim=1) * weight_n1
     indices_n, moments_kv = kernel_transfer(x_nd, codebook_kd, values_nv, kernel, bandwidth, gain)
     return indices_n, moments_kv[:, -2], moments_kv[:, :-2], moments_kv[:, -1]
-
-
-def _row_weights(x_nd: Tensor, valid_n: Tensor | None) -> Tensor:
-    if valid_n is None:
-        return x_nd.new_ones(len(x_nd), 1)
-    return valid_n[:, None].to(x_nd.dtype)
-
-
-def _zero_with_gradient(parameter_kd: Tensor, gradient_kd: Tensor) -> Tensor:
-    return (gradient_kd * (parameter_kd - parameter_kd.detach())).sum()

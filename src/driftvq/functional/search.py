@@ -14,14 +14,17 @@ import torch
 from torch import Tensor
 
 from driftvq.functional.blocks import row_blocks
-from driftvq.functional.scoring import METRICS, Metric, Scoring, scoring
 from driftvq.functional.search_ways import (
+    METRICS,
+    Metric,
+    Scoring,
     fastest,
     highest_by_blocks,
     highest_by_blocks_of_codes,
     load_faiss,
     nearest_by_blocks,
     nearest_by_faiss,
+    scoring,
 )
 
 Way = Literal["auto", "blocks", "faiss", "triton"]
@@ -80,9 +83,7 @@ def _nearest_op(x_nd: Tensor, codebook_kd: Tensor, metric: str, way: str) -> Ten
     return _search(x_nd, found, way)(x_nd, found)
 
 
-@_nearest_op.register_fake
-def _(x_nd: Tensor, codebook_kd: Tensor, metric: str, way: str) -> Tensor:
-    return x_nd.new_empty(x_nd.shape[0], dtype=torch.int64)
+_nearest_op.register_fake(lambda x_nd, *rest: x_nd.new_empty(x_nd.shape[0], dtype=torch.int64))
 
 
 @_nearest_op.register_vmap
@@ -115,9 +116,7 @@ def _nearest_few_op(x_nd: Tensor, codebook_kd: Tensor, count: int) -> Tensor:
     return indices_nc
 
 
-@_nearest_few_op.register_fake
-def _(x_nd: Tensor, codebook_kd: Tensor, count: int) -> Tensor:
-    return x_nd.new_empty(x_nd.shape[0], count, dtype=torch.int64)
+_nearest_few_op.register_fake(lambda x_nd, codebook_kd, count: x_nd.new_empty(x_nd.shape[0], count, dtype=torch.int64))
 
 
 def highest_logit(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
@@ -134,16 +133,15 @@ def _highest_logit_op(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor
     return highest_by_blocks(x_nd, weight_kd, bias_k)
 
 
-@_highest_logit_op.register_fake
-def _(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
-    return x_nd.new_empty(x_nd.shape[0], dtype=torch.int64)
+_highest_logit_op.register_fake(lambda x_nd, *rest: x_nd.new_empty(x_nd.shape[0], dtype=torch.int64))
 
 
 def _search(x_nd: Tensor, found: Scoring, way: str) -> Search:
     """The function that searches these latents."""
     ways = available_ways(x_nd)
     if way == "auto":
-        return ways[_preferred(ways) or _by_device(ways, x_nd, found)]
+        by_device = fastest(ways, x_nd, found) if x_nd.device.type == "cuda" else next(iter(ways))
+        return ways[_preferred(ways) or by_device]
     if way not in ways:
         raise ValueError(
             f"{way!r} cannot search {x_nd.dtype} latents of {x_nd.shape[1]} dimensions on {x_nd.device}; "
@@ -158,10 +156,6 @@ def _preferred(ways: dict[str, Search]) -> str | None:
     if way not in WAYS:
         raise ValueError(f"{WAY_VARIABLE} must be one of {WAYS}, got {way!r}")
     return way if way in ways else None
-
-
-def _by_device(ways: dict[str, Search], x_nd: Tensor, found: Scoring) -> str:
-    return fastest(ways, x_nd, found) if x_nd.device.type == "cuda" else next(iter(ways))
 
 
 def available_ways(x_nd: Tensor) -> dict[str, Search]:

@@ -2,6 +2,8 @@
 
 Squared distances are linear logits too: ``-|z - c_k|² = 2 z·c_k - |c_k|² - |z|²``, and a softmax ignores the ``|z|²``.
 
+The noise is a function of a seed and a place: drawn again without keeping it, and on any device.
+
 Shape suffixes: n latents, k codes, d dimensions, v dimensions of a code, b latents of one block.
 """
 
@@ -9,7 +11,6 @@ import torch
 from torch import Tensor
 
 from driftvq.functional.blocks import row_blocks
-from driftvq.functional.noise import column_keys, gumbel, row_keys
 
 
 def gumbel_softmax(
@@ -38,19 +39,19 @@ def gumbel_softmax(
 def _gumbel_op(
     z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, temperature: float, seed: Tensor
 ) -> tuple[Tensor, Tensor]:
-    keys = _keys(z_nd, weight_kd, seed)
+    keys = _noise_keys(z_nd, weight_kd, seed)
     indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
         torch.argmax(_noisy_logits(rows, z_nd, weight_kd, bias_k, keys), dim=1, out=indices_n[rows])
     return indices_n, codebook_kv[indices_n]
 
 
-@_gumbel_op.register_fake
-def _(
-    z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, temperature: float, seed: Tensor
-) -> tuple[Tensor, Tensor]:
-    n = z_nd.shape[0]
-    return z_nd.new_empty(n, dtype=torch.int64), codebook_kv.new_empty(n, codebook_kv.shape[1])
+_gumbel_op.register_fake(
+    lambda z_nd, weight_kd, bias_k, codebook_kv, *rest: (
+        z_nd.new_empty(z_nd.shape[0], dtype=torch.int64),
+        codebook_kv.new_empty(z_nd.shape[0], codebook_kv.shape[1]),
+    )
+)
 
 
 def _gumbel_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
@@ -76,7 +77,7 @@ def _gumbel_grad_op(
     grad_nv: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    keys = _keys(z_nd, weight_kd, seed)
+    keys = _noise_keys(z_nd, weight_kd, seed)
     grads = _zeros(z_nd, weight_kd, bias_k)
     codebook_grad_kv = torch.zeros_like(codebook_kv)
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
@@ -88,17 +89,12 @@ def _gumbel_grad_op(
     return (*grads, codebook_grad_kv)
 
 
-@_gumbel_grad_op.register_fake
-def _(
-    z_nd: Tensor,
-    weight_kd: Tensor,
-    bias_k: Tensor,
-    codebook_kv: Tensor,
-    seed: Tensor,
-    grad_nv: Tensor,
-    temperature: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (*_zeros(z_nd, weight_kd, bias_k), torch.zeros_like(codebook_kv))
+_gumbel_grad_op.register_fake(
+    lambda z_nd, weight_kd, bias_k, codebook_kv, *rest: (
+        *_zeros(z_nd, weight_kd, bias_k),
+        torch.zeros_like(codebook_kv),
+    )
+)
 
 
 def soft_usage(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,20 +123,16 @@ def _soft_usage_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Ten
     return mean_k, entropy
 
 
-@_soft_usage_op.register_fake
-def _(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(bias_k), z_nd.new_empty(())
-
-
-def _soft_usage_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    ctx.save_for_backward(*inputs)
+_soft_usage_op.register_fake(lambda z_nd, weight_kd, bias_k, share_n: (torch.empty_like(bias_k), z_nd.new_empty(())))
 
 
 def _soft_usage_backward(ctx, mean_grad_k, entropy_grad):  # type: ignore[no-untyped-def]
     return (*_soft_usage_grad_op(*ctx.saved_tensors, mean_grad_k.contiguous(), entropy_grad), None)
 
 
-_soft_usage_op.register_autograd(_soft_usage_backward, setup_context=_soft_usage_setup)
+_soft_usage_op.register_autograd(
+    _soft_usage_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
 
 
 @torch.library.custom_op("driftvq::soft_usage_backward", mutates_args=())
@@ -158,11 +150,7 @@ def _soft_usage_grad_op(
     return grads
 
 
-@_soft_usage_grad_op.register_fake
-def _(
-    z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor, mean_grad_k: Tensor, entropy_grad: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _zeros(z_nd, weight_kd, bias_k)
+_soft_usage_grad_op.register_fake(lambda z_nd, weight_kd, bias_k, *rest: _zeros(z_nd, weight_kd, bias_k))
 
 
 def index_softmax(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -203,16 +191,14 @@ def _(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tenso
     return z_nd.new_empty(n, dtype=torch.int64), torch.empty_like(z_nd), z_nd.new_empty(codes), z_nd.new_empty(())
 
 
-def _index_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    ctx.save_for_backward(*inputs, output[0])
-
-
 def _index_backward(ctx, _, grad_nd, mean_grad_k, entropy_grad):  # type: ignore[no-untyped-def]
     grads = _index_grad_op(*ctx.saved_tensors, grad_nd.contiguous(), mean_grad_k.contiguous(), entropy_grad)
     return (*grads, None)
 
 
-_index_op.register_autograd(_index_backward, setup_context=_index_setup)
+_index_op.register_autograd(
+    _index_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, output[0])
+)
 
 
 @torch.library.custom_op("driftvq::index_softmax_backward", mutates_args=())
@@ -239,20 +225,10 @@ def _index_grad_op(
     return z_grad_nd, codebook_grad_kd
 
 
-@_index_grad_op.register_fake
-def _(
-    z_nd: Tensor,
-    codebook_kd: Tensor,
-    share_n: Tensor,
-    indices_n: Tensor,
-    grad_nd: Tensor,
-    mean_grad_k: Tensor,
-    entropy_grad: Tensor,
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(z_nd), torch.empty_like(codebook_kd)
+_index_grad_op.register_fake(lambda z_nd, codebook_kd, *rest: (torch.empty_like(z_nd), torch.empty_like(codebook_kd)))
 
 
-def _keys(z_nd: Tensor, weight_kd: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+def _noise_keys(z_nd: Tensor, weight_kd: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
     """Of the noise of latents and of codes."""
     seed = seed.to(z_nd.device)
     return row_keys(len(z_nd), seed), column_keys(len(weight_kd), seed)
@@ -275,3 +251,40 @@ def _accumulate(
     torch.mm(logit_grad_bk, weight_kd, out=z_grad_nd[rows])
     weight_grad_kd.addmm_(logit_grad_bk.t(), z_nd[rows])
     bias_grad_k.add_(logit_grad_bk.sum(dim=0))
+
+
+ROW, COLUMN, SEED, SPREAD = 0x2545F4914F6CDD1D, 0x6A09E667F3BCC909, 0x3C6EF372FE94F82B, 0x1F83D9ABFB41BD6B
+"""Odd numbers without pattern, by which places and seeds are told apart."""
+
+FIRST, SECOND = 0x2C1B3C6D, 0x297A2D39
+"""Odd numbers of 30 bits, by whose products the bits of two keys are mixed."""
+
+
+def row_keys(count: int, seed: Tensor) -> Tensor:
+    """Random bits of each row, int32 ``(count,)``, from a seed that the device keeps: an int64 scalar."""
+    return _keys(count, seed, ROW)
+
+
+def column_keys(count: int, seed: Tensor) -> Tensor:
+    """Likewise of each column, independent of the rows'."""
+    return _keys(count, seed, COLUMN)
+
+
+def _keys(count: int, seed: Tensor, kind: int) -> Tensor:
+    key = (torch.arange(1, count + 1, device=seed.device) * kind).add_(seed * SEED)
+    for _ in range(2):
+        key = (key ^ (key >> 31 & 0x1FFFFFFFF)) * SPREAD  # the mask: a shift repeats the sign
+    return (key >> 32).to(torch.int32)
+
+
+def uniform(row_b: Tensor, column_k: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers strictly between 0 and 1, one for each pair of keys ``(b, k)``."""
+    bits_bk = (row_b[:, None] ^ column_k).mul_(FIRST)
+    bits_bk = bits_bk.bitwise_xor_((bits_bk >> 15).bitwise_and_(0x1FFFF)).mul_(SECOND)
+    edge = max(2.0**-33, torch.finfo(dtype).eps / 2)
+    return bits_bk.to(dtype).mul_(2.0**-32).add_(0.5).clamp_(min=2.0**-33, max=1 - edge)
+
+
+def gumbel(row_b: Tensor, column_k: Tensor, dtype: torch.dtype) -> Tensor:
+    """Gumbel noise ``-log(-log u)``, ``(b, k)``."""
+    return uniform(row_b, column_k, dtype).log_().neg_().log_().neg_()

@@ -139,6 +139,4 @@ def _mean_assignment_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n
     return mean_k
 
 
-@_mean_assignment_op.register_fake
-def _(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> Tensor:
-    return torch.empty_like(bias_k)
+_mean_assignment_op.register_fake(lambda z_nd, weight_kd, bias_k, share_n: torch.empty_like(bias_k))

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from driftvq.functional.blocks import TILE_CODES, TILE_LATENTS
-from driftvq.functional.scoring import Scoring
+from driftvq.functional.search_ways import Scoring
 
 MAX_DIMS = 256
 BROADCAST_DIMS = 8

@@ -1,4 +1,4 @@
-"""How a codebook is used: counts, usage, perplexity, dead codes."""
+"""How a codebook is used: counts, usage, perplexity."""
 
 import torch
 from torch import Tensor
@@ -32,8 +32,3 @@ def perplexity(counts_k: Tensor) -> Tensor:
     p_k = counts_k.to(widest_float(counts_k.device)) / total.clamp(min=1)
     equivalent_codes: Tensor = torch.special.entr(p_k).sum().exp()
     return equivalent_codes * (total > 0)
-
-
-def dead_codes(counts_k: Tensor) -> Tensor:
-    """Indices of the codes that were never selected, ascending."""
-    return (counts_k == 0).nonzero().flatten()

@@ -6,7 +6,7 @@ from driftvq.models.model_config import ModelConfig
 from driftvq.names import importer
 
 if TYPE_CHECKING:
-    from driftvq.models.afterwards import quantize_afterwards
+    from driftvq.models.afterwards import quantize_afterwards, settle_
     from driftvq.models.architecture import NETWORKS, Network
     from driftvq.models.hub import push_to_hub
     from driftvq.models.pretrained import model_hash, save_pretrained
@@ -22,6 +22,7 @@ __all__ = [
     "push_to_hub",
     "quantize_afterwards",
     "save_pretrained",
+    "settle_",
 ]
 
 __getattr__ = importer(
@@ -35,6 +36,7 @@ __getattr__ = importer(
         "push_to_hub": "hub",
         "quantize_afterwards": "afterwards",
         "save_pretrained": "pretrained",
+        "settle_": "afterwards",
     },
 )
 """A config can be read without loading torch."""

@@ -1,8 +1,9 @@
-"""Post-hoc quantization: a codebook for an autoencoder that was trained without one (the paper's open question)."""
+"""Codebooks for an encoder that does not move any more: made afterwards, or settled before the last steps."""
 
 import copy
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +12,11 @@ from driftvq.functional import kmeans
 from driftvq.models.model_config import NO_QUANTIZER
 from driftvq.models.vqvae import VQVAE
 from driftvq.quantizers import VQ
+from driftvq.quantizers.settling import check_repeatable, freeze_but_output_
+from driftvq.quantizers.settling import settle_ as settle_quantizer_
 
 LATENTS_PER_CODE = 64
-"""How many latents k-means sees per code."""
+"""How many latents k-means sees for each code, in each pass."""
 
 LEAST_LATENTS = 2**16
 """How many it sees at least, when there are as many."""
@@ -72,3 +75,64 @@ def sample_latents(model: VQVAE, batches: Iterable[Tensor], most: int, generator
             keys_n, rows = keys_n.topk(most, largest=False)
             kept_nd = kept_nd[rows.to(device)]
     return kept_nd
+
+
+SETTLING_PASSES = 5
+"""Of k-means over the training images when the encoder comes to rest."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What a function makes of batches, computed anew whenever they are gone through."""
+
+    function: Callable[[Any], Tensor]
+    batches: Iterable[Any]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(self.function, self.batches)
+
+
+def settle_(model: VQVAE, batches: Iterable[Tensor], passes: int = 10) -> str:
+    """Let the encoder rest and bring the codebook to k-means of its latents; from then on the decoder alone learns.
+
+    >>> settle_(model, images)  # doctest: +SKIP
+    >>> optimizer = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)  # doctest: +SKIP
+
+    Args:
+        model: to settle; wrap it in ``DistributedDataParallel`` again afterwards.
+        batches: images in [-1, 1], gone through once per pass; with several processes as many in each.
+        passes: steps of Lloyd's algorithm.
+
+    Returns:
+        How it went, in a line.
+    """
+    check_repeatable(batches)
+    model.rest_encoder_()
+    if model.quantizer is None:
+        return "the encoder rests"
+    errors = settle_quantizer_(model.quantizer, Mapped(model.latents, batches), passes)
+    if not errors:
+        return f"the encoder rests; {type(model.quantizer).__name__} keeps its codebook"
+    change = f"from {errors[0]:.4g} to {errors[-1]:.4g} squared"
+    return f"the encoder rests; {len(errors)} passes of k-means brought the latents {change} from their codes"
+
+
+def rest_(model: VQVAE) -> None:
+    """Let the decoder alone learn, with the codebook as it is: what :func:`settle_` leaves, for a run that goes on."""
+    model.rest_encoder_()
+    if model.quantizer is not None:
+        freeze_but_output_(model.quantizer)
+
+
+def settling_batches(model: VQVAE, size: int, images: int, most: int) -> int:
+    """Batches for each pass of k-means: enough for every code, but never more than ``most``.
+
+    Args:
+        model: that settles.
+        size: side of the images.
+        images: of a batch, of all processes together.
+        most: batches, such as the steps that are left.
+    """
+    height, width = model.grid_size((size, size))
+    codes = 0 if model.quantizer is None else model.quantizer.codebook_size
+    return max(1, min(-(-LATENTS_PER_CODE * codes // (images * height * width)), most))

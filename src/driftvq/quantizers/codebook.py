@@ -24,15 +24,20 @@ from driftvq.quantizers.recomputation import Past, may_be_recomputed, recomputin
 from driftvq.quantizers.steps import Call, Selection, Step
 
 
-class CodebookOptions(TypedDict, total=False):
-    """The options of :class:`CodebookQuantizer`, which every quantizer with a codebook takes."""
+class OptionsButEstimator(TypedDict, total=False):
+    """The options of :class:`CodebookQuantizer` for a method whose estimator is given."""
 
     commitment_weight: float
-    estimator: str | Estimator
     kmeans_init: bool
     kmeans_iters: int
     freeze_codebook: bool
     channel_first: bool
+
+
+class CodebookOptions(OptionsButEstimator, total=False):
+    """The options of :class:`CodebookQuantizer`, which every quantizer with a codebook takes."""
+
+    estimator: str | Estimator
 
 
 class CodebookQuantizer(Quantizer):
@@ -78,13 +83,8 @@ class CodebookQuantizer(Quantizer):
         super().__init__(dim, codebook_size, codebook_dim, channel_first)
         self.commitment_weight = in_range("commitment_weight", commitment_weight, 0, float("inf"))
         self.estimator = make_estimator(estimator)
-        self.start = KMeansStart(
-            codebook_size,
-            self.codebook_dim,
-            positive_int("kmeans_iters", kmeans_iters),
-            metric=self.metric,
-            done=not kmeans_init,
-        )
+        iterations = positive_int("kmeans_iters", kmeans_iters)
+        self.start = KMeansStart(codebook_size, self.codebook_dim, iterations, self.metric, done=not kmeans_init)
         self._frozen = freeze_codebook
         self._past = Past()
 

@@ -11,10 +11,9 @@ from torch.optim import Optimizer
 from driftvq.names import positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson
-from driftvq.quantizers.quantizer import Quantizer
+from driftvq.quantizers.quantizer import Quantizer, make_quantizer
 from driftvq.quantizers.recomputation import advance_
-from driftvq.quantizers.registry import make_quantizer
-from driftvq.quantizers.steps import Details, LossTerms, QuantizerOutput, Selection, Step
+from driftvq.quantizers.steps import LossTerms, Selection, Step
 
 MakeQuantizer = Callable[..., Quantizer]
 
@@ -57,40 +56,9 @@ class CompositeQuantizer(Quantizer):
             make(dim=part_dim, codebook_size=size, **more)
             for size, more in zip(sizes[: 1 if shared_codebook else parts], each, strict=False)
         ]
-        self.shared_codebook, self.quantizers = shared_codebook, nn.ModuleList(made)
-        self.parts = parts
+        self.shared_codebook, self.quantizers, self.parts = shared_codebook, nn.ModuleList(made), parts
         self.indices_per_part = max(1, self.part(0).indices_per_position)
         self.indices_per_position = parts * self.indices_per_part
-
-    def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        *,
-        lens: Tensor | None = None,
-        freeze: bool = False,
-        levels: int | None = None,
-    ) -> QuantizerOutput:
-        """Quantize latents: :meth:`driftvq.quantizers.quantizer.Quantizer.forward`.
-
-        Args:
-            x, mask, lens, freeze: see there.
-            levels: where there are any, use only so many in this call; the others neither act nor learn, and have no
-                index.
-        """
-        return self._quantize(x, mask, lens, freeze, self._checked_levels(levels))[0]
-
-    def details(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        *,
-        lens: Tensor | None = None,
-        freeze: bool = False,
-        levels: int | None = None,
-    ) -> Details:
-        """What :meth:`forward` does, with the loss's terms and each part's output, codes and latents in ``parts``."""
-        return self._describe(*self._quantize(x, mask, lens, freeze, self._checked_levels(levels)))
 
     def part(self, number: int) -> Quantizer:
         """The quantizer of this number, from 0."""
@@ -105,12 +73,12 @@ class CompositeQuantizer(Quantizer):
     @property
     def sizes_per_index(self) -> tuple[int, ...]:
         """Codes that each index of a position chooses from."""
-        return tuple(size for number in range(self.parts) for size in self.part(number).sizes_per_index)
+        return tuple(size for quantizer in self._inner() for size in quantizer.sizes_per_index)
 
     @property
     def codebooks(self) -> tuple[Tensor, ...]:
         """The codebook of each quantizer."""
-        return tuple(self.part(number).codebook for number in range(self.parts))
+        return tuple(quantizer.codebook for quantizer in self._inner())
 
     @property
     def codebook(self) -> Tensor:
@@ -152,12 +120,12 @@ class CompositeQuantizer(Quantizer):
 
     def recent_usage(self, steps: int = 100) -> float:
         """Share of codes selected within the last ``steps`` training steps, averaged over the codebooks."""
-        shares = [self.part(number).recent_usage(steps) for number in range(self.parts)]
+        shares = [quantizer.recent_usage(steps) for quantizer in self._inner()]
         return sum(shares) / len(shares)
 
     def readings(self) -> dict[str, float]:
         """Those of the inner quantizers, averaged."""
-        parts = [self.part(number).readings() for number in range(self.parts)]
+        parts = [quantizer.readings() for quantizer in self._inner()]
         return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
 
     def _scale(self) -> tuple[float, float]:
@@ -211,13 +179,7 @@ class CompositeQuantizer(Quantizer):
         return self.sizes_per_index[:width]
 
     def _checked_levels(self, levels: int | None) -> int | None:
-        """A number of levels that there are, here or in each part."""
-        if levels is None:
-            return None
-        inner = self.part(0)
-        if not isinstance(inner, CompositeQuantizer):
-            raise ValueError(f"{type(self).__name__} of {type(inner).__name__} has no levels, got levels={levels!r}")
-        return inner._checked_levels(levels)
+        return self.part(0)._checked_levels(levels)
 
     def _check_width(self, indices: Tensor) -> None:
         """Refuse another number of indices per position."""

@@ -8,11 +8,10 @@ from torch import Tensor
 from driftvq.functional import gumbel_softmax, highest_logit
 from driftvq.names import in_range, one_of
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.base import Lesson
+from driftvq.quantizers.codebooks.base import Lesson, TrainedCodes
 from driftvq.quantizers.codebooks.growth import Rule, halved
 from driftvq.quantizers.codebooks.sampling import draw_rows
-from driftvq.quantizers.codebooks.trained import TrainedCodes
-from driftvq.quantizers.registry import register
+from driftvq.quantizers.quantizer import register
 
 Anchors = Literal["probabilistic", "closest", "random"]
 ANCHORS: tuple[Anchors, ...] = ("probabilistic", "closest", "random")
@@ -26,16 +25,7 @@ NARROWNESS, OFFSET = 10.0, 1e-3
 
 
 class AnchoredCodes(TrainedCodes):
-    """Trained codes that also move to anchors, by as much as they are out of use.
-
-    ``n_k ← γ n_k + (1-γ) |{i: win(i)=k}|/N``,  ``c_k ← (1-α_k) c_k + α_k z_a(k)``,  ``α_k = exp(-10 K n_k/(1-γ) - ε)``
-
-    Args:
-        codebook_size: K.
-        dim: dimension of a code.
-        decay: γ.
-        anchors: how a code finds its anchor a(k): ``"closest"`` to it, ``"random"``, or ``"probabilistic"``, drawn with
-            ``p(i) ∝ exp(-|z_i - c_k|²)``.
+    """The codes of :class:`CVQ`: trained, they also move to anchors, by as much as they are out of use.
 
     Attributes:
         share: n, each code's share of the latents ``(k,)``.

@@ -1,26 +1,15 @@
 """DiVeQ and its space-filling form (Vali et al., 2025): a step to the code whose length is differentiated."""
 
-from typing import ClassVar, TypedDict, Unpack
+from typing import ClassVar, Unpack
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import nearest
-from driftvq.quantizers.codebook import CodebookQuantizer
-from driftvq.quantizers.codebooks.base import Match
-from driftvq.quantizers.codebooks.trained import TrainedCodes
+from driftvq.quantizers.codebook import CodebookQuantizer, OptionsButEstimator
+from driftvq.quantizers.codebooks.base import Match, TrainedCodes
 from driftvq.quantizers.estimators import Directional, SpaceFilling
-from driftvq.quantizers.registry import register
-
-
-class DiVeQOptions(TypedDict, total=False):
-    """The options of :class:`driftvq.quantizers.codebook.CodebookQuantizer` that are left: the estimator is given."""
-
-    commitment_weight: float
-    kmeans_init: bool
-    kmeans_iters: int
-    freeze_codebook: bool
-    channel_first: bool
+from driftvq.quantizers.quantizer import register
 
 
 class DecodedCodes(TrainedCodes):
@@ -52,7 +41,7 @@ class DiVeQ(CodebookQuantizer):
         codebook_dim: int | None = None,
         *,
         variance: float = 1e-3,
-        **options: Unpack[DiVeQOptions],
+        **options: Unpack[OptionsButEstimator],
     ) -> None:
         options = {"commitment_weight": 0.0, "kmeans_init": True, **options}
         super().__init__(dim, codebook_size, codebook_dim, estimator=self.way(variance), **options)
@@ -66,9 +55,6 @@ class SFDiVeQ(DiVeQ):
     ``q = z + (1-λ) |c_i - z| · sg(v_i/|v_i|) + λ |c_{i+1} - z| · sg(v_{i+1}/|v_{i+1}|)``
 
     i is the nearest of the points ``(1-λ_k) c_k + λ_k c_{k+1}``, one on each segment, λ drawn uniformly at every step.
-
-    Args:
-        Others: see :class:`DiVeQ`.
     """
 
     way = SpaceFilling

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from driftvq.names import positive_int
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, side_by_side
-from driftvq.quantizers.registry import register
+from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.steps import Call, LossTerms, Selection
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from driftvq.names import positive_int
 from driftvq.quantizers.composite import MakeQuantizer
-from driftvq.quantizers.registry import register
+from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.residual_vq import ResidualVQ
 from driftvq.quantizers.steps import Call, Step
 

@@ -7,7 +7,7 @@ from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.drift import Drift
 from driftvq.quantizers.codebooks.features import AffineFeatures
 from driftvq.quantizers.codebooks.following import PARTS, FollowingCodes, default_commitment, make_parts
-from driftvq.quantizers.registry import register
+from driftvq.quantizers.quantizer import register
 
 
 @register("ns_vq")

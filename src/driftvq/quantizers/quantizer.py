@@ -1,23 +1,32 @@
-"""What every quantizer shares: shapes, masks, projections, precision and the age of its codes.
+"""What every quantizer shares: layout, projections, precision, learning and the age of its codes; and its name.
 
 Shape suffixes: n latents (all positions of the batch), d dimensions, q indices per position.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from driftvq.names import positive_int
+from driftvq.names import check_name, positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
-from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, finite_rows, is_seen_at_once
+from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, WithStatistics, finite_rows, is_seen_at_once
 from driftvq.quantizers.recomputation import advance_, recomputing
-from driftvq.quantizers.statistics import WithStatistics
-from driftvq.quantizers.steps import Call, Details, LossTerms, QuantizerOutput, Selection, Step
+from driftvq.quantizers.steps import (
+    Call,
+    Details,
+    LossTerms,
+    QuantizerOutput,
+    Selection,
+    Step,
+    check_indices,
+    check_latents,
+    mask_of_lens,
+)
 
 
 class Quantizer(WithStatistics):
@@ -67,7 +76,13 @@ class Quantizer(WithStatistics):
         self._check_finite = FiniteCheck()
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, *, lens: Tensor | None = None, freeze: bool = False
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lens: Tensor | None = None,
+        freeze: bool = False,
+        levels: int | None = None,
     ) -> QuantizerOutput:
         """Quantize latents.
 
@@ -77,6 +92,8 @@ class Quantizer(WithStatistics):
                 in the loss or moves a code.
             lens: instead of a mask, how many positions of each sequence ``b n d`` count: integers ``(b,)``.
             freeze: in training, let this call move no code, by statistics or by gradient, nor count as a step.
+            levels: where there are any, use only so many in this call; the others neither act nor learn, and have no
+                index.
 
         Returns:
             ``quantized`` like x, int64 ``indices`` of the positions' shape, and the scalar ``loss``.
@@ -85,13 +102,19 @@ class Quantizer(WithStatistics):
         move no code and are NaN in ``quantized``. A compiled graph does the same and never refuses them. Refused on the
         CPU are also latents whose squares have no finite sum, and those far from a scale that the codes have by nature.
         """
-        return self._quantize(x, mask, lens, freeze)[0]
+        return self._quantize(x, mask, lens, freeze, self._checked_levels(levels))[0]
 
     def details(
-        self, x: Tensor, mask: Tensor | None = None, *, lens: Tensor | None = None, freeze: bool = False
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lens: Tensor | None = None,
+        freeze: bool = False,
+        levels: int | None = None,
     ) -> Details:
         """What :meth:`forward` does, learning included, with the loss's terms and all else behind its result."""
-        return self._describe(*self._quantize(x, mask, lens, freeze))
+        return self._describe(*self._quantize(x, mask, lens, freeze, self._checked_levels(levels)))
 
     @with_whole_parameters
     def indices_to_codes(self, indices: Tensor) -> Tensor:
@@ -153,12 +176,12 @@ class Quantizer(WithStatistics):
         return self._lookup(indices)
 
     def _quantize(
-        self, x: Tensor, mask: Tensor | None, lens: Tensor | None, freeze: bool, levels: int | None = None
+        self, x: Tensor, mask: Tensor | None, lens: Tensor | None, freeze: bool, levels: int | None
     ) -> tuple[QuantizerOutput, Step]:
         """Check, flatten, quantize, learn."""
-        if lens is not None:
-            mask = self._mask_of(x, mask, lens)
         self._check_latents(x, mask)
+        if lens is not None:
+            mask = mask_of_lens(x, mask, lens, self.channel_first)
         x_nd, shape = self._flatten(x)
         valid_n = None if mask is None else mask.flatten()
         if valid_n is not None:
@@ -178,6 +201,12 @@ class Quantizer(WithStatistics):
         if finite_n is not None:  # nothing is hidden from whoever reads the result
             step = step._replace(quantized=torch.where(finite_n[:, None], step.quantized, torch.nan))
         return self._output(step, x.dtype), step
+
+    def _checked_levels(self, levels: int | None) -> int | None:
+        """A number of levels that there are, here or in each part."""
+        if levels is not None:
+            raise ValueError(f"{type(self).__name__} has no levels, got levels={levels!r}")
+        return None
 
     def _scale(self) -> tuple[float, float]:
         """Magnitudes of latents between which the method can tell them apart."""
@@ -274,52 +303,11 @@ class Quantizer(WithStatistics):
     def _flatten_indices(self, indices: Tensor) -> tuple[Tensor, torch.Size]:
         return indices.flatten(), indices.shape
 
-    def _mask_of(self, x: Tensor, mask: Tensor | None, lens: Tensor) -> Tensor:
-        """The mask that the lengths stand for."""
-        if mask is not None:
-            raise ValueError("mask and lens say the same thing: give one of them, got both")
-        self._check_latents(x, None)
-        positions = x.shape[2:] if self.channel_first else x.shape[1:-1]
-        if len(positions) != 1:
-            raise ValueError(f"lens is for sequences, one position after the other; got latents {tuple(x.shape)}")
-        if not isinstance(lens, Tensor):
-            raise ValueError(f"lens must be a tensor of integers, got {type(lens).__name__}")
-        if lens.is_floating_point() or lens.dtype == torch.bool or tuple(lens.shape) != (x.shape[0],):
-            raise ValueError(f"lens must be integers of shape {(x.shape[0],)}, got {lens.dtype} of {tuple(lens.shape)}")
-        if not torch.compiler.is_compiling() and lens.numel() and not 0 <= lens.min() <= lens.max() <= positions[0]:
-            raise ValueError(f"lens must lie between 0 and the {positions[0]} positions, got {lens.tolist()}")
-        return torch.arange(positions[0], device=x.device) < lens.to(x.device)[:, None]
-
     def _check_latents(self, x: Tensor, mask: Tensor | None) -> None:
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise ValueError(f"latents must be a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
-        if x.is_meta:
-            raise ValueError("latents must have values, got a tensor on the device 'meta', which has none")
-        axis, layout = (1, "b c …") if self.channel_first else (-1, "b … c")
-        if x.ndim < 2 or x.shape[axis] != self.dim:
-            hint = "" if self.channel_first else "; for b c h w latents set channel_first=True"
-            raise ValueError(f"latents must be {layout} with c = {self.dim}, got shape {tuple(x.shape)}{hint}")
-        positions = (x.shape[0], *x.shape[2:]) if self.channel_first else tuple(x.shape[:-1])
-        if mask is None:
-            return
-        if not isinstance(mask, Tensor) or mask.device != x.device:
-            got = f"one on {mask.device}" if isinstance(mask, Tensor) else type(mask).__name__
-            raise ValueError(f"mask must be a boolean tensor on {x.device}, where the latents are, got {got}")
-        if mask.dtype != torch.bool or tuple(mask.shape) != positions:
-            raise ValueError(f"mask must be boolean of shape {positions}, got {mask.dtype} of {tuple(mask.shape)}")
+        check_latents(x, mask, self.dim, self.channel_first)
 
     def _check_indices(self, indices: Tensor) -> None:
-        if not isinstance(indices, Tensor) or indices.is_meta:
-            got = "one on 'meta'" if isinstance(indices, Tensor) else type(indices).__name__
-            raise ValueError(f"indices must be a tensor of integers that has values, got {got}")
-        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-            raise ValueError(f"indices must be integers, got {indices.dtype}")
-        if torch.compiler.is_compiling() or indices.numel() == 0:
-            return
-        low, high = int(indices.min()), int(indices.max())
-        if low < -1 or high >= self.codebook_size:
-            wrong = low if low < -1 else high
-            raise ValueError(f"indices must lie between -1 (masked) and {self.codebook_size - 1}, got {wrong}")
+        check_indices(indices, self.codebook_size)
 
 
 def _any_valid(indices: Tensor) -> Tensor:
@@ -333,3 +321,29 @@ def project(layer: nn.Module, x_nd: Tensor) -> Tensor:
     if isinstance(layer, nn.Linear):
         x_nd = layer(x_nd.to(layer.weight.dtype))
     return x_nd.to(torch.promote_types(x_nd.dtype, torch.float32))
+
+
+QUANTIZERS: dict[str, type[Quantizer]] = {}
+"""Every registered quantizer; the contract tests run on each of them."""
+
+Class = TypeVar("Class", bound=type[Quantizer])
+
+
+def register(name: str) -> Callable[[Class], Class]:
+    """Make a quantizer known under a name."""
+
+    def add(cls: Class) -> Class:
+        QUANTIZERS[name] = cls
+        return cls
+
+    return add
+
+
+def make_quantizer(name: str, **options: Any) -> Quantizer:
+    """A quantizer by name, e.g. ``make_quantizer("ns_vq", dim=64, codebook_size=1024)``.
+
+    Args:
+        name: one of :data:`QUANTIZERS`.
+        options: arguments of the constructor.
+    """
+    return QUANTIZERS[check_name("quantizer", name, QUANTIZERS)](**options)

@@ -9,8 +9,7 @@ from torch import Tensor
 from driftvq.names import in_range, one_of, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, is_several, per_part, side_by_side
-from driftvq.quantizers.quantizer import Quantizer
-from driftvq.quantizers.registry import register
+from driftvq.quantizers.quantizer import Quantizer, register
 from driftvq.quantizers.steps import Call, Selection, Step
 
 

@@ -14,8 +14,7 @@ from driftvq.functional import gumbel_softmax, highest_logit, index_softmax, mas
 from driftvq.names import in_range
 from driftvq.quantizers.codebooks.base import initial_codes
 from driftvq.quantizers.distributed import mean_over_processes, with_whole_parameters
-from driftvq.quantizers.quantizer import Quantizer
-from driftvq.quantizers.registry import register
+from driftvq.quantizers.quantizer import Quantizer, register
 from driftvq.quantizers.steps import Call, Selection
 
 

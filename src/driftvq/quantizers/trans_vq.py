@@ -9,7 +9,7 @@ from driftvq.quantizers.codebooks.drift import Drift
 from driftvq.quantizers.codebooks.features import NetworkFeatures
 from driftvq.quantizers.codebooks.following import PARTS, FollowingCodes, default_commitment, make_parts
 from driftvq.quantizers.codebooks.networks import BoundedLayer, CodeTokens
-from driftvq.quantizers.registry import register
+from driftvq.quantizers.quantizer import register
 
 TransformName = Literal["attention", "mlp"]
 
@@ -28,7 +28,7 @@ class TransVQ(CodebookQuantizer):
     latents. Then winners and lost codes move as in NSVQ. In evaluation the codebook is what the latest step left:
     look-up needs no network.
 
-    The literal form of the paper is :class:`driftvq.quantizers.trans_vq_paper.TransVQPaper`.
+    The literal form of the paper is :class:`driftvq.quantizers.transformed_vq.TransVQPaper`.
 
     Args:
         transform: ``"attention"`` (each code a token: linear attention, then an MLP) or ``"mlp"`` (a hidden layer on

@@ -8,8 +8,8 @@ from torch import Tensor
 from driftvq.functional import Metric, orthogonal_loss
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.trained import TrainedCodes, UnitCodes
-from driftvq.quantizers.registry import register
+from driftvq.quantizers.codebooks.base import TrainedCodes, UnitCodes
+from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.steps import Call, Selection
 
 

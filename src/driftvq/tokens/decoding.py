@@ -13,10 +13,9 @@ from torch import Tensor
 from driftvq.data.images import SUFFIXES, write_image
 from driftvq.models.running import Room, decode_pixels, find_room, repeatable
 from driftvq.models.vqvae import VQVAE
-from driftvq.tokens.arrays import check_range
 from driftvq.tokens.encoding import Progress, token_model
 from driftvq.tokens.format import partial_folder, taken
-from driftvq.tokens.reader import Tokens, open_tokens
+from driftvq.tokens.reader import Tokens, check_range, open_tokens
 
 MAX_BYTES = 200
 """A file name may have 255 bytes nearly everywhere; some are kept for a temporary name beside it."""

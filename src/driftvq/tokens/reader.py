@@ -2,11 +2,18 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from driftvq.tokens.arrays import BLOCK_ROWS, Array, open_array
+from driftvq.names import shortened_text
 from driftvq.tokens.format import BATCHES, NAMES, OFFSETS, SHAPES, SIZES, TOKENS, TokenIndex, read_index, read_names
+
+BLOCK_ROWS = 4096
+"""Rows that are worked on at once where an array may be too large for memory."""
+
+Array = NDArray[Any]
 
 
 class Tokens:
@@ -107,3 +114,30 @@ def open_tokens(folder: str | Path) -> Tokens:
     if not index.complete:
         raise ValueError(f"{folder} is incomplete: {index.n} images so far; `driftvq encode … --resume` continues it")
     return Tokens(folder, index)
+
+
+def open_array(path: Path, dtype: str, shape: tuple[int | None, ...]) -> Array:
+    """A memory-mapped array of exactly this dtype and shape (None: any size); a wrong or truncated file is an error."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing")
+    try:
+        array: Array = np.lib.format.open_memmap(path, mode="r")  # unlike np.load, never a zip or a pickle
+    except Exception as error:  # a header is parsed as Python: TokenError, SyntaxError, RecursionError and others
+        reason = shortened_text(str(error))
+        raise ValueError(f"{path} is truncated or not an array: {reason}") from error
+    fits = len(array.shape) == len(shape) and all(
+        want in (None, got) for want, got in zip(shape, array.shape, strict=True)
+    )
+    if array.dtype != np.dtype(dtype) or not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        got = shortened_text(f"{array.dtype} of shape {array.shape}")
+        raise ValueError(f"{path} must be {dtype} of shape ({shortened_text(wanted)}), got {got}")
+    return array
+
+
+def check_range(tokens: Array, codebook_size: int) -> None:
+    """Every index must name a code."""
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= codebook_size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"indices must lie between 0 and {codebook_size - 1}, got {wrong}")

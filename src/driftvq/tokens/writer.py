@@ -1,6 +1,7 @@
 """Writes a token folder, batch by batch, in constant memory; what is written survives an interruption."""
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,6 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from driftvq.tokens.arrays import Array, GrowingArray, check_range, keep_only, sync, write_offsets
 from driftvq.tokens.format import (
     BATCHES,
     NAMES,
@@ -29,8 +29,79 @@ from driftvq.tokens.format import (
     read_names,
     replace_folder,
 )
+from driftvq.tokens.reader import BLOCK_ROWS, Array, check_range
+
+HEADER_BYTES = 256
+"""Room kept for the header, so that it can be rewritten when the number of rows is known."""
 
 COMMIT_SECONDS = 5.0
+
+
+def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
+    """The header of a version 1.0 ``.npy`` file, padded to ``HEADER_BYTES``."""
+    sizes = "".join(f"{int(size)}, " for size in shape).rstrip()
+    text = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': ({sizes}), }}"
+    room = HEADER_BYTES - 10
+    return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + text.ljust(room - 1).encode("latin1") + b"\n"
+
+
+class GrowingArray:
+    """An array on disk to which rows are appended.
+
+    Args:
+        path: the ``.npy`` file.
+        dtype: of the elements; stored in little-endian order.
+        row: shape of one row, ``()`` for single numbers.
+        keep: bytes of rows to keep of an existing file; what follows them is dropped. None starts a new file.
+    """
+
+    def __init__(self, path: Path, dtype: str, row: tuple[int, ...] = (), keep: int | None = None) -> None:
+        self.path, self.row = path, row
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.bytes = keep or 0
+        if keep is None:
+            self._file = path.open("wb+")
+            self._file.write(bytes(HEADER_BYTES))
+        else:
+            self._file = path.open("rb+")
+            keep_only(self._file, HEADER_BYTES + keep)
+
+    def append(self, rows: Array) -> None:
+        """Add rows; the array must hold whole rows, of any leading shape."""
+        data = np.ascontiguousarray(rows, dtype=self.dtype).tobytes()
+        self._file.write(data)
+        self.bytes += len(data)
+
+    def sync(self) -> None:
+        """Everything appended so far is on the disk when this returns."""
+        sync(self._file)
+
+    def finish(self, shape: Sequence[int] | None = None) -> None:
+        """Write the header and close; ``shape`` defaults to rows × the shape of a row."""
+        rows = self.bytes // (self.dtype.itemsize * int(np.prod(self.row, dtype=np.int64)))
+        self._file.seek(0)
+        self._file.write(npy_header(self.dtype, (rows, *self.row) if shape is None else shape))
+        self.sync()
+        self._file.close()
+
+    def close(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+
+def keep_only(file: Any, size: int) -> None:
+    """Cut an open file to a size that it must at least have, and go to its end."""
+    found = file.seek(0, os.SEEK_END)
+    if found < size:
+        raise ValueError(f"{file.name} is truncated: {found} bytes, at least {size} were written")
+    file.truncate(size)
+    file.seek(size)
+
+
+def sync(file: Any) -> None:
+    """Hand a file's content to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 class TokenWriter:
@@ -197,3 +268,15 @@ class TokenWriter:
 
 def _append(file: BinaryIO, lines: Iterator[str]) -> int:
     return sum(file.write(line.encode() + b"\n") for line in lines)
+
+
+def write_offsets(shapes_file: Path, offsets_file: Path) -> None:
+    """Where each image's tokens begin in the flat array, and where the last ones end."""
+    shapes = np.load(shapes_file, mmap_mode="r")
+    offsets, last = GrowingArray(offsets_file, "int64"), 0
+    offsets.append(np.array([0]))
+    for start in range(0, len(shapes), BLOCK_ROWS):
+        ends = last + np.cumsum(shapes[start : start + BLOCK_ROWS].prod(axis=1, dtype=np.int64))
+        offsets.append(ends)
+        last = int(ends[-1])
+    offsets.finish()

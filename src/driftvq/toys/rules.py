@@ -16,7 +16,7 @@ from driftvq.names import check_name
 from driftvq.quantizers import QUANTIZERS, Quantizer, TransVQPaper, make_quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.following import FollowingCodes
-from driftvq.quantizers.codebooks.kernel import SpreadingCodes
+from driftvq.quantizers.ns_vq_paper import SpreadingCodes
 
 Array = NDArray[np.float64]
 

@@ -6,10 +6,9 @@ from driftvq.names import importer
 from driftvq.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from driftvq.training.rest import settle_
     from driftvq.training.run import TrainResult, train
 
-__all__ = ["TrainConfig", "TrainResult", "settle_", "train"]
+__all__ = ["TrainConfig", "TrainResult", "train"]
 
-__getattr__ = importer(__name__, {"TrainResult": "run", "train": "run", "settle_": "rest"})
+__getattr__ = importer(__name__, {"TrainResult": "run", "train": "run"})
 """A config can be read without torch."""

@@ -15,13 +15,13 @@ from driftvq.data import ImageBatch, to_float, to_uint8
 from driftvq.drift_meter import DriftMeter
 from driftvq.drift_meter.probing import undisturbed
 from driftvq.models import VQVAE
+from driftvq.models.afterwards import SETTLING_PASSES, Mapped, rest_, settle_, settling_batches
 from driftvq.progress import Progress
 from driftvq.training.checkpoints import random_state, save_checkpoint, seed_all, set_random_state
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision
 from driftvq.training.logs import RunLog, SkippedImages, shown_values, training_values
 from driftvq.training.objective import Objective, StepOutput, make_adversary, make_reconstruction_loss
-from driftvq.training.rest import SETTLING_PASSES, Inputs, rest_, settle_, settling_batches
 from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, StopSignals
 from driftvq.training.validation import BestModel, ValidationSums, WeightAverage
 
@@ -142,7 +142,7 @@ class TrainingLoop:
         """Before the last steps: the encoder stands still from now on, and the codebook goes to k-means."""
         together, left = self.config.batch_size * self.fabric.world_size, self.steps - self.step + 1
         batches = self.images.resting_batches(settling_batches(self.model, self.config.size, together, left))
-        inputs = Inputs(lambda pixels: self.validation.inputs(self.fabric.to_device(pixels)), batches)
+        inputs = Mapped(lambda batch: self.validation.inputs(self.fabric.to_device(batch.images)), batches)
         with self.fabric.autocast():
             self.say(settle_(self.model, inputs, SETTLING_PASSES))
         if self.average is not None:  # what does not move any more needs no average

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import masked_mse, nearest
-from driftvq.quantizers.codebooks.growth import Rule
+from driftvq.quantizers.codebooks.growth import Rule, between
 from driftvq.quantizers.distributed import by_process, sum_over_processes
 from driftvq.quantizers.finite import finite_rows, is_seen_at_once
 
@@ -191,3 +191,36 @@ def change_where_(condition: Tensor, tensors: Iterable[Tensor], change: Callable
     change()
     for tensor, kept in before:
         tensor.copy_(torch.where(condition, tensor, kept))
+
+
+class TrainedCodes(Codebook):
+    """Codes as a parameter: the gradient of ``mse(sg z, c)`` moves those that were selected."""
+
+    rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between}
+    by_gradient: ClassVar[bool] = True
+
+    def __init__(self, codebook_size: int, dim: int) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(initial_codes(codebook_size, dim))
+
+    @property
+    def stored(self) -> Tensor:
+        return self.codes
+
+    def forward(self) -> Tensor:
+        return self.codes
+
+    @torch.no_grad()
+    def set_(self, codes_kd: Tensor) -> None:
+        self.codes.copy_(codes_kd)
+
+
+class UnitCodes(TrainedCodes):
+    """Trained codes of unit length, ``ĉ = c / |c|``, which start in random directions."""
+
+    def __init__(self, codebook_size: int, dim: int) -> None:
+        super().__init__(codebook_size, dim)
+        self.set_(F.normalize(torch.randn(codebook_size, dim), dim=1))
+
+    def forward(self) -> Tensor:
+        return F.normalize(self.codes, dim=1)

@@ -39,12 +39,7 @@ class KMeansStart(nn.Module):
     finished: Tensor
 
     def __init__(
-        self,
-        codebook_size: int,
-        dim: int,
-        iterations: int = 10,
-        metric: Metric = "l2",
-        done: bool = False,
+        self, codebook_size: int, dim: int, iterations: int = 10, metric: Metric = "l2", done: bool = False
     ) -> None:
         super().__init__()
         self.codebook_size, self.iterations, self.metric = codebook_size, iterations, metric

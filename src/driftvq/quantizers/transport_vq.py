@@ -1,4 +1,8 @@
-"""OptVQ (Zhang et al., 2024): latents are assigned by optimal transport, so that all codes are asked for equally."""
+"""Codes and latents brought together by optimal transport.
+
+Wasserstein VQ (Fang et al., 2025) matches mean and covariance of the codes to those of the latents; OptVQ (Zhang et
+al., 2024) assigns the latents so that all codes are asked for equally.
+"""
 
 import math
 from typing import ClassVar, Unpack
@@ -7,24 +11,71 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import distance_spread, highest_logit, masked_mse, mean_assignment, square_moments
+from driftvq.functional import (
+    distance_spread,
+    gaussian,
+    highest_logit,
+    masked_mse,
+    mean_assignment,
+    moments,
+    square_moments,
+    wasserstein_loss,
+)
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.base import Lesson, Match
+from driftvq.quantizers.codebooks.base import Lesson, Match, TrainedCodes
 from driftvq.quantizers.codebooks.growth import Rule, copied
-from driftvq.quantizers.codebooks.trained import TrainedCodes
 from driftvq.quantizers.distributed import sum_over_processes
-from driftvq.quantizers.registry import register
+from driftvq.quantizers.quantizer import register
+
+
+class MatchedCodes(TrainedCodes):
+    """Trained codes with the additional loss ``w · W²``."""
+
+    def __init__(self, codebook_size: int, dim: int, weight: float) -> None:
+        super().__init__(codebook_size, dim)
+        self.weight = in_range("wasserstein_weight", weight, 0, float("inf"))
+
+    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
+        match = super().match(z_nd, codes_kd, valid_n, choices_n)
+        if match.loss is None or not self.training or not codes_kd.requires_grad:
+            return match
+        with torch.no_grad():
+            origin_d = codes_kd.mean(dim=0)
+            weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+            (summed,) = sum_over_processes(moments(z_nd, weight_n, origin_d))
+        distance = wasserstein_loss(codes_kd, gaussian(summed, origin_d))
+        return match._replace(loss=match.loss + self.weight * torch.where(summed[0, 0] > 0, distance, 0))
+
+
+@register("wasserstein_vq")
+class WassersteinVQ(CodebookQuantizer):
+    """Trained codes whose distribution is drawn to that of the latents as a whole, by the distance of two Gaussians.
+
+    ``loss = mse(sg z, c) + β · mse(z, sg c) + w · W²(N(μ_c, Σ_c), N(μ_z, Σ_z))``
+
+    ``W² = |μ_c - μ_z|² + tr(Σ_c + Σ_z - 2 (Σ_c^½ Σ_z Σ_c^½)^½)``; its gradient reaches every code, and no latent.
+
+    Args:
+        wasserstein_weight: w.
+        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        codebook_dim: int | None = None,
+        *,
+        wasserstein_weight: float = 0.5,
+        **options: Unpack[CodebookOptions],
+    ) -> None:
+        super().__init__(dim, codebook_size, codebook_dim, **options)
+        self._own(MatchedCodes(codebook_size, self.codebook_dim, wasserstein_weight))
 
 
 class PricedCodes(TrainedCodes):
     """Trained codes, chosen in training by ``argmax_k (v_k - ε |z - c_k|² / s)`` with a price v for each.
-
-    Args:
-        codebook_size: K.
-        dim: dimension of a code.
-        sharpness: ε.
-        iterations: of Sinkhorn's algorithm per training step.
 
     Attributes:
         prices: v ``(k,)``, high where a code is asked for too rarely; remembered from step to step.

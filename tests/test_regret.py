@@ -2,8 +2,7 @@ import math
 
 import numpy as np
 import pytest
-
-from driftvq.report import regrets
+from benchmarks.results import regrets
 
 
 def test_regrets_are_the_distances_to_the_best_of_each_condition() -> None:

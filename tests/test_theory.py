@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 import torch
-
-from driftvq.toys import ntk, theory
+from benchmarks import theory
 
 
 def test_decreasing_steps_reach_a_fixed_point_and_a_constant_step_hovers():
@@ -50,18 +49,18 @@ def test_one_dimension_is_out_of_reach_for_sim_vq_only():
 
 def test_tangent_kernel_predicts_the_drift_of_an_encoder():
     torch.manual_seed(0)
-    encoder, decoder = ntk.make_autoencoder()
-    correlation = ntk.drift_correlations(encoder, decoder, ntk.photo_patches(12, seed=0))
+    encoder, decoder = theory.make_autoencoder()
+    correlation = theory.drift_correlations(encoder, decoder, theory.photo_patches(12, seed=0))
     assert correlation["tangent kernel"] > 0.999
     assert correlation["Gaussian kernel"] > 0.5
     assert abs(correlation["pull"]) < 0.5
 
 
 def test_patches_are_images_between_minus_one_and_one():
-    patches = ntk.photo_patches(5, seed=1)
+    patches = theory.photo_patches(5, seed=1)
     assert patches.shape == (5, 3, 8, 8)
     assert -1 <= patches.min() < patches.max() <= 1
-    assert torch.equal(patches, ntk.photo_patches(5, seed=1))
+    assert torch.equal(patches, theory.photo_patches(5, seed=1))
 
 
 @pytest.mark.parametrize("name", theory.REPORTS)

@@ -1,16 +1,20 @@
-"""TransVQ as it was published: a frozen codebook, moved by a trained network alone, as printed and as in the code."""
+"""Codebooks that a trained network alone moves, all codes together.
+
+TransVQ as it was published, as printed and as in the authors' code; SimVQ (Zhu et al., 2024), whose network is a
+matrix; FVQ (Chang et al., 2025), whose network compresses, processes and recovers the codes (VQBridge).
+"""
 
 from collections.abc import Mapping
 from typing import ClassVar, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.networks import CodeMLP, CodeTransformer, PublishedTransformer, Residual
+from driftvq.quantizers.codebooks.networks import CodeBridge, CodeMLP, CodeTransformer, PublishedTransformer, Residual
 from driftvq.quantizers.codebooks.transformed import TransformedCodes
-from driftvq.quantizers.registry import register
+from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.trans_vq import TransformName
 
 WIDTH, MLP_RATIO = 256, 2
@@ -114,3 +118,68 @@ class TransVQPublished(CodebookQuantizer):
             shapes = f"{tuple(found[wrong[0]].shape)}, expected {tuple(expected[wrong[0]].shape)}"
             raise ValueError(f"{wrong[0]} has shape {shapes}: use the dim and codebook_size it was trained with")
         self.book.load_state_dict({name: found[name] for name in expected})
+
+
+@register("sim_vq")
+class SimVQ(CodebookQuantizer):
+    """The codebook in use is ``C' = C Wᵀ``; W is trained, C is frozen Gaussian noise.
+
+    ``loss = mse(sg z, c') + β · mse(z, sg c')``
+
+    A linear map cannot reach every codebook (in one dimension C' = wC), so k-means is not a limit of its training.
+
+    Args:
+        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
+    """
+
+    def __init__(
+        self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
+    ) -> None:
+        super().__init__(dim, codebook_size, codebook_dim, **options)
+        linear = nn.Linear(self.codebook_dim, self.codebook_dim, bias=False)
+        self._own(TransformedCodes(codebook_size, self.codebook_dim, linear))
+
+
+TOKENS = 256
+"""Tokens at most unless the size of a group is given: attention then costs little beside the search, for any K."""
+
+
+@register("bridge_vq")
+class BridgeVQ(CodebookQuantizer):
+    """The codebook in use is ``C' = recover(C, process(compress(C)))``; C and the projector are trained.
+
+    ``loss = mse(sg z, c') + β · mse(z, sg c')``
+
+    Groups of codes become tokens, which attend to each other, so one step moves every code.
+
+    Args:
+        codes_per_token: size of a group; None: as many as make at most :data:`TOKENS` tokens.
+        width: of the tokens.
+        heads: of the attention; a divisor of the width.
+        depth: attention blocks.
+        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
+    """
+
+    own_scale: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        dim: int,
+        codebook_size: int,
+        codebook_dim: int | None = None,
+        *,
+        codes_per_token: int | None = None,
+        width: int = 256,
+        heads: int = 4,
+        depth: int = 2,
+        **options: Unpack[CodebookOptions],
+    ) -> None:
+        super().__init__(dim, codebook_size, codebook_dim, **options)
+        if codes_per_token is None:
+            codes_per_token = -(-codebook_size // TOKENS)
+        for name, value in (("codes_per_token", codes_per_token), ("width", width), ("heads", heads), ("depth", depth)):
+            positive_int(name, value)
+        if width % heads:
+            raise ValueError(f"heads must divide width {width}, got {heads}")
+        bridge = CodeBridge(self.codebook_dim, codes_per_token, width, heads, depth)
+        self._own(TransformedCodes(codebook_size, self.codebook_dim, bridge, trains_base=True))
