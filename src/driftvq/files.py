@@ -9,7 +9,9 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, BinaryIO
@@ -58,8 +60,9 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     Raises:
         OSError: it cannot be opened, or is not a regular file.
     """
+    not_waiting = getattr(os, "O_NONBLOCK", 0)  # for somebody to write into a pipe
     with contextlib.ExitStack() as on_error:
-        file = on_error.enter_context(open(path, "rb", opener=_open_at_once))
+        file = on_error.enter_context(open(path, "rb", opener=lambda name, flags: os.open(name, flags | not_waiting)))
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "a pipe or device, not a file", os.fspath(path))
         on_error.pop_all()
@@ -73,9 +76,11 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for somebody to write into a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+def dated_folder(name: str) -> Path:
+    """A folder in ``runs`` that does not exist, by date and time, which stand at the ``{}`` of the name."""
+    base = Path("runs") / name.format(datetime.now().astimezone().strftime("%Y%m%d-%H%M%S"))
+    numbered = (base.with_name(f"{base.name}-{number}") for number in count(2))
+    return next(folder for folder in chain([base], numbered) if not folder.exists())
 
 
 def _publish(temporary: Path, path: Path) -> None:

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from driftvq.names import check_name
+from driftvq.names import check_name, version_of
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PACKAGES = ("driftvq", "torch", "lightning", "numpy", "pillow", "safetensors", "datasets")
@@ -101,7 +100,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cores": cores(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "packages": {name: version for name in PACKAGES if (version := version_of(name)) is not None},
         "cuda": torch.version.cuda,
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "threads": torch.get_num_threads(),
@@ -135,11 +134,4 @@ def git_state(folder: Path, run: Callable[..., Any] = subprocess.run) -> dict[st
             return None
         return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "-uno"))}
     except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
         return None

@@ -81,23 +81,23 @@ def install_command(extra: str) -> str:
         declared = []
     marked = (line.partition(";") for line in declared)
     needed = [package.strip() for package, _, marker in marked if re.search(rf"extra == ['\"]{extra}['\"]", marker)]
-    missing = [package for package in needed if not _is_installed(re.split(r"[^\w.-]", package)[0])]
+    missing = [package for package in needed if version_of(re.split(r"[^\w.-]", package)[0]) is None]
     names = " ".join(f'"{package}"' for package in missing or needed)
     return f"pip install {names}" if names else f'pip install ".[{extra}]" in a checkout of driftvq'
 
 
-def _is_installed(package: str) -> bool:
+def version_of(package: str) -> str | None:
+    """The version of an installed package."""
     try:
-        metadata.version(package)
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def positive_int(name: str, value: object) -> int:
     """The value of an argument, if it is a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        raise ValueError(f"{name} must be a whole number of at least 1, got {shortened(value)}")
     return value
 
 

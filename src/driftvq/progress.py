@@ -90,10 +90,15 @@ def progress_line(what: str, done: int, total: int | None, rate: float, unit: st
     """One line for a log file: ``step 500/2000 · 12.3 steps/s · 2:02 left · loss …``."""
     parts = [f"{what} {done}" if total is None else f"{what} {done}/{total}", f"{rate:,.1f} {unit}/s"]
     if total is not None and rate > 0:
-        minutes, seconds = divmod(round(max(0, total - done) / rate), 60)
-        hours, minutes = divmod(minutes, 60)
-        parts.append(f"{hours}:{minutes:02d}:{seconds:02d} left" if hours else f"{minutes}:{seconds:02d} left")
+        parts.append(f"{clock_time(max(0, total - done) / rate)} left")
     return " · ".join([*parts, text] if text else parts)
+
+
+def clock_time(seconds: float) -> str:
+    """``2:02``, or ``1:02:02`` from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def counted(items: Iterable[Item], what: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Item]:

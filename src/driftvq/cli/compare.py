@@ -131,6 +131,7 @@ def _work(folder: Path, plan: "Plan", jobs: int, threads: int, gpus: int, form: 
 def _outlook(plan: "Plan", jobs: int, threads: int) -> str:
     """The cells with the time that they will take."""
     from driftvq.experiments.estimate import estimate_cells, measure_speed, wall_seconds
+    from driftvq.progress import clock_time
 
     say("measuring a few steps on this machine …")
     times = estimate_cells(plan, measure_speed(plan, threads))
@@ -140,16 +141,10 @@ def _outlook(plan: "Plan", jobs: int, threads: int) -> str:
     for cell in plan.cells:
         train, evaluate = times[cell.name]
         steps = "–" if cell.after is not None else f"{cell.config.steps:,}"
-        lines.append(f"{cell.name:<{width}}  {steps:>7}  {_clock(train):>8}  {_clock(evaluate):>8}")
+        lines.append(f"{cell.name:<{width}}  {steps:>7}  {clock_time(train):>8}  {clock_time(evaluate):>8}")
     total = wall_seconds(times, jobs)
     lines.append(
         f"{len(plan.cells)} cells, {jobs} at a time with {threads} threads each, {plan.evaluation} images to "
-        f"evaluate on: about {_clock(total)} at the speed just measured"
+        f"evaluate on: about {clock_time(total)} at the speed just measured"
     )
     return "\n".join(lines) + "\n"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -124,7 +124,9 @@ def choose_images(data: str | None, split: str | None, config: "TrainConfig | No
         return Images(None, split or "val")
     assert data is not None
     own = None if config is None or config.val_data is not None else config.data  # what the run has split
-    trained_on = own is not None and _same(data, own)
+    trained_on = own is not None and (
+        data == own or (Path(data).exists() and Path(own).exists() and Path(data).samefile(own))
+    )
     has_splits = Path(data).is_dir() and split_folder(Path(data), "val")[1] == "all"
     return Images(data, split or ("val" if trained_on or has_splits else "all"))
 
@@ -171,7 +173,3 @@ def measure(args: argparse.Namespace, source: "ImageSource", size: int | None) -
         name, reason = skipped[0]
         evaluation.notes["skipped"] = f"{len(skipped):,} unreadable images, the first: {name}: {reason}"
     return evaluation
-
-
-def _same(spec: str, other: str) -> bool:
-    return spec == other or (Path(spec).exists() and Path(other).exists() and Path(spec).samefile(other))

@@ -122,7 +122,10 @@ def output_paths(images: Sequence[Path], out: Path | None) -> list[Path]:
             raise ValueError(f"{len(images)} images need a folder as output, got the file {out}")
         paths = [out]
     else:
-        paths = [(out or Path()) / f"{_stem(image)}-reconstructed.png" for image in images]
+        from driftvq.data.images import is_image_name
+
+        stems = [image.stem if is_image_name(image.name) else image.name for image in images]
+        paths = [(out or Path()) / f"{stem}-reconstructed.png" for stem in stems]
     for number, path in enumerate(paths):
         if path.exists():
             raise ValueError(f"{path} exists and is not overwritten; move it, or choose another output with -o")
@@ -130,9 +133,3 @@ def output_paths(images: Sequence[Path], out: Path | None) -> list[Path]:
             other = images[paths.index(path)]
             raise ValueError(f"{other} and {images[number]} would both become {path}; reconstruct them one by one")
     return paths
-
-
-def _stem(path: Path) -> str:
-    from driftvq.data.images import is_image_name
-
-    return path.stem if is_image_name(path.name) else path.name

@@ -6,17 +6,6 @@ from driftvq.data.shards import ShardSource
 from driftvq.data.sources import ImageSource, open_source
 
 __all__ = [
-    "BadImageError",
-    "Batches",
-    "ImageBatch",
-    "ImageSource",
-    "ShardSource",
-    "eval_batches",
-    "fit_image",
-    "open_source",
-    "read_image",
-    "to_float",
-    "to_uint8",
-    "train_batches",
-    "write_image",
-]
+    "BadImageError", "Batches", "ImageBatch", "ImageSource", "ShardSource", "eval_batches", "fit_image", "open_source",
+    "read_image", "to_float", "to_uint8", "train_batches", "write_image",
+]  # fmt: skip

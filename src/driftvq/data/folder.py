@@ -220,14 +220,9 @@ def open_list(path: Path, split: str, val_share: float, seed: int) -> FileSource
     return FileSource(path.parent, names, split, val_share, seed)
 
 
-def open_single(path: Path) -> FileSource:
-    """One image file."""
-    return FileSource(path.parent, PackedNames([os.fsencode(path.name)]), "all", 0.5, 0)
-
-
-def open_files(paths: Iterable[Path]) -> FileSource:
-    """Image files that go by their whole paths."""
-    return FileSource(Path(), PackedNames(map(os.fsencode, paths)), "all", 0.5, 0)
+def open_files(paths: Iterable[Path], root: Path = Path()) -> FileSource:
+    """Image files that go by their paths from a folder on."""
+    return FileSource(root, PackedNames(map(os.fsencode, paths)), "all", 0.5, 0)
 
 
 def split_folder(root: Path, split: str) -> tuple[Path, str]:

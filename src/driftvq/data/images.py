@@ -150,8 +150,8 @@ def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
     drafted = None if min_side is None else image.draft(None, (min_side, min_side))
     _check_memory(*image.size)
     image.load()
-    if drafted is not None:  # sides that the factor does not divide end in a pixel that is partly made up
-        image = _without_margin(image, int(drafted[1][2]), int(drafted[1][3]))
+    if drafted is not None and image.size != (sides := (int(drafted[1][2]), int(drafted[1][3]))):
+        image = image.crop((0, 0, *sides))  # where the factor does not divide a side, it ends in a made-up pixel
     orientation = _orientation(image)
     if 2 <= orientation <= 8:
         image = image.transpose(getattr(pillow.Transpose, _TURNS[orientation - 2]))
@@ -159,10 +159,10 @@ def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
         return _from_16_bits(np.asarray(image))
     if image.mode == "F":
         raise BadImageError("floating-point pixels, whose range is not known")
-    if _has_transparency(image):
-        image = image.convert("RGBA")
+    has_alpha = image.mode == "P" and image.palette.mode.endswith("A")
+    if has_alpha or image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         white = pillow.new("RGBA", image.size, "white")
-        image = pillow.alpha_composite(white, image)
+        image = pillow.alpha_composite(white, image.convert("RGBA"))
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
@@ -172,16 +172,6 @@ def _check_memory(width: int, height: int) -> None:
     need, free = width * height * READ_BYTES * (1 if worker is None else worker.num_workers), 0
     if width * height > SMALL_IMAGE and need > USABLE * (free := available_memory()):
         raise BadImageError(f"{width} x {height} pixels need {need >> 20:,} MB to be read, {free >> 20:,} MB are free")
-
-
-def _without_margin(image: Any, width: int, height: int) -> Any:
-    return image if image.size == (width, height) else image.crop((0, 0, width, height))
-
-
-def _has_transparency(image: Any) -> bool:
-    if image.mode == "P" and image.palette.mode.endswith("A"):
-        return True
-    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
 
 
 def _orientation(image: Any) -> int:

@@ -49,7 +49,7 @@ class Batches:
             batch_size=None,
             sampler=self._keys,
             num_workers=self._workers,
-            collate_fn=_unchanged,
+            collate_fn=_unchanged,  # a lambda could not be sent to a worker
             worker_init_fn=_start_worker,
             generator=torch.Generator(),
         )

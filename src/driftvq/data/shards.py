@@ -138,12 +138,6 @@ def open_pattern(pattern: str, split: str, val_share: float, seed: int) -> Shard
     return ShardSource(shards, split, val_share, seed)
 
 
-def refuse_compressed(path: Path) -> None:
-    """Say why a compressed archive cannot be used."""
-    if path.name.lower().endswith(COMPRESSED):
-        raise ValueError(f"{path} is compressed, so that no image in it can be found by its offset; unpack it to .tar")
-
-
 def find_shards(folder: Path, split: str) -> list[Path]:
     """The tar files of a folder that has neither images nor folders; for "all" also those in its train/ and val/."""
     inner = [folder / name for name in (*TRAIN_FOLDERS, *VAL_FOLDERS)] if split == "all" else []

@@ -9,14 +9,14 @@ from driftvq.data.folder import (
     SPLITS,
     TRAIN_FOLDERS,
     VAL_FOLDERS,
+    open_files,
     open_folder,
     open_list,
-    open_single,
     split_folder,
     split_rows,
 )
 from driftvq.data.images import BadImageError, Pixels, is_image_name, read_image
-from driftvq.data.shards import ShardSource, find_shards, open_pattern, refuse_compressed
+from driftvq.data.shards import COMPRESSED, ShardSource, find_shards, open_pattern
 from driftvq.names import check_name, install_command
 
 
@@ -169,18 +169,15 @@ def open_source(
         raise ValueError(f"the data is named by an empty text; allowed: {KINDS}")
     path = Path(text).expanduser()
     if path.is_dir():
-        return _open_directory(path, split, val_share, seed)
+        folder, rest = split_folder(path, split)
+        shards = find_shards(folder, rest)
+        return ShardSource(shards, rest, val_share, seed) if shards else open_folder(path, split, val_share, seed)
     if "{" in text and "}" in text and not path.exists():
         return open_pattern(text, split, val_share, seed)
     if not path.exists():
-        raise ValueError(f"no such file or folder: {text}; {_nearest(path)}")
+        nearest = next(parent for parent in path.absolute().parents if parent.exists())
+        raise ValueError(f"no such file or folder: {text}; the nearest folder that exists is {nearest}")
     return _open_file(path, split, val_share, seed)
-
-
-def _open_directory(path: Path, split: str, val_share: float, seed: int) -> ImageSource:
-    folder, rest = split_folder(path, split)
-    shards = find_shards(folder, rest)
-    return ShardSource(shards, rest, val_share, seed) if shards else open_folder(path, split, val_share, seed)
 
 
 def _open_file(path: Path, split: str, val_share: float, seed: int) -> ImageSource:
@@ -189,12 +186,8 @@ def _open_file(path: Path, split: str, val_share: float, seed: int) -> ImageSour
         return open_list(path, split, val_share, seed)
     if suffix == ".tar":
         return ShardSource([path], split, val_share, seed)
-    refuse_compressed(path)
+    if path.name.lower().endswith(COMPRESSED):
+        raise ValueError(f"{path} is compressed, so that no image in it can be found by its offset; unpack it to .tar")
     if is_image_name(path.name):
-        return open_single(path)
+        return open_files([Path(path.name)], path.parent)
     raise ValueError(f"cannot tell what {path} holds; allowed: {KINDS}")
-
-
-def _nearest(path: Path) -> str:
-    parent = next(parent for parent in path.absolute().parents if parent.exists())
-    return f"the nearest folder that exists is {parent}"

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +111,16 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
         shutil.rmtree(run, ignore_errors=True)
     probe = Probe(cell.task.probes, UsageProbe(config).read) if cell.task.probes else None
     before = cell.seconds.get(UNFINISHED, 0.0) if resume else 0.0
+    say = partial(print, file=sys.stderr, flush=True)
     started = time.perf_counter()
     try:
         with step_clock() as clock:
-            result = train(replace(config, out=str(run)), resume=resume, say=_say, probe=probe)
+            result = train(replace(config, out=str(run)), resume=resume, say=say, probe=probe)
     finally:
         seconds = before + time.perf_counter() - started
-        _keep(run, cell.folder)
+        for name in KEPT:
+            if (run / name).is_file():
+                shutil.copyfile(run / name, cell.folder / name)
         update_cell(cell.folder, seconds={UNFINISHED: seconds})
     cost = {"seconds": {"train": seconds}, "steps": result.step, "ms_per_step": clock.ms_per_step()}
     return result.model, cost
@@ -190,17 +194,6 @@ def measure_model(cell: Cell, model: VQVAE) -> Cell:
         code_dim=config.code_dim,
         seconds={**cell.seconds, "evaluate": time.perf_counter() - started},
     )
-
-
-def _keep(run: Path, folder: Path) -> None:
-    for name in KEPT:
-        if (run / name).is_file():
-            shutil.copyfile(run / name, folder / name)
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
 
 
 def _stop_without_engine() -> None:

@@ -9,7 +9,7 @@ from driftvq.data import eval_batches
 from driftvq.data.images import write_image
 from driftvq.experiments.design import Request, differences
 from driftvq.experiments.plan import CellPlan, Plan
-from driftvq.files import LOCK_FILE
+from driftvq.files import LOCK_FILE, dated_folder
 from driftvq.machine import environment
 from driftvq.records import comparisons as records
 from driftvq.records.codec import decode, encode, read_record, write_record
@@ -29,7 +29,7 @@ def find_folder(request: Request, out: Path | None, resume: bool) -> Path:
         ValueError: it holds something else, or another comparison.
     """
     if out is None:
-        return _dated(request.recipe)
+        return dated_folder(f"{request.recipe}-{{}}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"the folder {out} is a file; choose another --out")
     if not out.is_dir() or not any(path.name != LOCK_FILE for path in out.iterdir()):
@@ -184,12 +184,3 @@ def _notes(plan: Plan) -> list[str]:
         every = ", ".join(map(str, epochs))
         notes.append(f"NS-VQ as the paper has it narrows its kernel after each epoch, here {every} steps.")
     return notes
-
-
-def _dated(recipe: str) -> Path:
-    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    base = Path("runs") / f"{recipe}-{stamp}"
-    folder, number = base, 2
-    while folder.exists():
-        folder, number = base.with_name(f"{base.name}-{number}"), number + 1
-    return folder

@@ -1,4 +1,4 @@
-"""What an experiment is made of: its recipe, the conditions that it varies, and its scale."""
+"""What an experiment is made of: its recipe, the conditions that it varies, its scale, and what a user asked for."""
 
 import shlex
 from collections.abc import Mapping

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -30,30 +30,9 @@ LOCK_SECONDS = 30.0
 """How long to wait for cells that an engine left behind: they save a checkpoint and end."""
 
 
-class Process(Protocol):
-    """A running cell; a part of ``subprocess.Popen``."""
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def send_signal(self, sig: int) -> None: ...
-
-    def kill(self) -> None: ...
-
-
+Process = subprocess.Popen[bytes]
 Start = Callable[[Path, int], Process]
 """Starts the cell of a folder at a place from 0 to jobs - 1."""
-
-
-class Watcher(Protocol):
-    """Sees what happens."""
-
-    def started(self, cell: CellPlan) -> None: ...
-
-    def ended(self, cell: CellPlan, status: str) -> None: ...
-
-    def tick(self, running: list[CellPlan]) -> None: ...
 
 
 class Engine:
@@ -69,7 +48,7 @@ class Engine:
         watcher: told about it.
     """
 
-    def __init__(self, folder: Path, plan: Plan, jobs: int, start: Start, watcher: Watcher) -> None:
+    def __init__(self, folder: Path, plan: Plan, jobs: int, start: Start, watcher: LiveCells) -> None:
         self.folder, self.plan, self.jobs, self.start, self.watcher = folder, plan, jobs, start, watcher
         self.running: dict[int, tuple[CellPlan, Process]] = {}
         self.status = {cell.name: self._read_status(cell) for cell in plan.cells}

@@ -78,21 +78,16 @@ def measure_speed(plan: Plan, threads: int) -> Speed:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        train: dict[Key, float] = {}
+        found, train = {_key(cell): cell for cell in plan.cells}, dict[Key, float]()
+        # Every method with the most codes that it will have, then with fewer.
+        later = {key: sum(other[:3] == key[:3] and other[3] > key[3] for other in found) for key in found}
         started = time.monotonic()
-        for key, cell in _in_order(plan).items():
+        for key in sorted(found, key=later.__getitem__):
             late = any(known[:2] == key[:2] for known in train) and time.monotonic() - started > PATIENCE
-            train[key] = _like(key, train) if late else _training_seconds(cell)
+            train[key] = _like(key, train) if late else _training_seconds(found[key])
         return Speed(train, *_evaluation_seconds(plan))
     finally:
         torch.set_num_threads(before)
-
-
-def _in_order(plan: Plan) -> dict[Key, CellPlan]:
-    """What there is to measure: every method with the most codes that it will have, then with fewer."""
-    found = {_key(cell): cell for cell in plan.cells}
-    later = {key: sum(other[:3] == key[:3] and other[3] > key[3] for other in found) for key in found}
-    return {key: found[key] for key in sorted(found, key=later.__getitem__)}
 
 
 def _like(key: Key, train: dict[Key, float]) -> float:

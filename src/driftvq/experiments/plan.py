@@ -168,7 +168,11 @@ def _cells(
             for method in order:
                 if condition.methods is not None and method.name not in condition.methods and not request.methods:
                     continue
-                change = _touching(condition.settings, method)
+                change = {  # a method without codes does not have a number of them
+                    name: value
+                    for name, value in condition.settings.items()
+                    if method.has_codebook or name != "codebook_size"
+                }
                 config = _config(request, recipe, scale, method, change, seed)
                 config = _resolved(config, _config(request, recipe, scale, method, {}, seed), recipe, train)
                 name = _name(method.name, config, seed, method.has_codebook, change)
@@ -180,11 +184,6 @@ def _cells(
                 if method.afterwards in names:
                     after = _name(method.afterwards, config, seed, has_codebook=False, change=bare)
                 yield CellPlan(name, method, name_of(change, alone), seed, config, after)
-
-
-def _touching(settings: Mapping[str, Any], method: Method) -> dict[str, Any]:
-    """What of a condition concerns a method: one without codes does not have a number of them."""
-    return {name: value for name, value in settings.items() if method.has_codebook or name != "codebook_size"}
 
 
 def _config(

@@ -13,6 +13,7 @@ from driftvq.inspection.codebook_state import describe_codebook, give_verdict
 from driftvq.metrics.gauges import CodeCounter
 from driftvq.models import VQVAE, model_hash
 from driftvq.models.vqvae import count_parameters
+from driftvq.records.codec import encode
 from driftvq.records.metric_table import is_better, metric
 from driftvq.records.runs import CONFIG_FILE, METRICS_FILE
 from driftvq.training.settings import read_settings
@@ -40,7 +41,7 @@ def inspect_model(
             report["use"] = measure_use(model, batches)
     records = [] if run is None else read_records(run / METRICS_FILE)
     report |= {"training_config": training_config, "training": summarise(records), "drift": drift_series(records)}
-    plain: dict[str, Any] = _plain(report | {"verdict": give_verdict(report)})
+    plain: dict[str, Any] = encode(report | {"verdict": give_verdict(report)})
     return plain
 
 
@@ -120,12 +121,3 @@ def drift_series(records: list[dict[str, Any]]) -> dict[str, list[tuple[int, flo
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """What is a number in a line of the log; null stands for what was not finite."""
     return {k: v for k, v in record.items() if k != "step" and isinstance(v, int | float) and not isinstance(v, bool)}
-
-
-def _plain(value: Any) -> Any:
-    """The same with None for numbers that are not finite, which JSON does not have."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,22 +9,7 @@ from driftvq.metrics.similarity import ms_ssim, psnr, ssim
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, find_weights
 
 __all__ = [
-    "DEFAULT_METRICS",
-    "KID",
-    "LPIPS",
-    "METRICS",
-    "CodeCounter",
-    "Evaluation",
-    "FeatureMoments",
-    "Inception",
-    "MissingWeightsError",
-    "WrongWeightsError",
-    "evaluate",
-    "find_weights",
-    "frechet_distance",
-    "kid",
-    "ms_ssim",
-    "polynomial_mmd",
-    "psnr",
-    "ssim",
-]
+    "DEFAULT_METRICS", "KID", "LPIPS", "METRICS", "CodeCounter", "Evaluation", "FeatureMoments", "Inception",
+    "MissingWeightsError", "WrongWeightsError", "evaluate", "find_weights", "frechet_distance", "kid", "ms_ssim",
+    "polynomial_mmd", "psnr", "ssim",
+]  # fmt: skip

@@ -171,7 +171,9 @@ def _summary(gauges: list[Gauge], sizes: Counter[str], missing: dict[str, str]) 
     if n == 0:
         raise ValueError("there must be at least one image to evaluate, got none")
     values: dict[str, float] = {}
-    notes = {"sizes": _list_sizes(sizes), "value range": "0 to 255"}
+    listed = ", ".join(f"{size} ({count:,})" for size, count in sizes.most_common(3))
+    more = f" and {len(sizes) - 3} more" if len(sizes) > 3 else ""
+    notes = {"sizes": listed + more, "value range": "0 to 255"}
     for gauge in gauges:
         if isinstance(gauge, FeatureGauge) and n < 2:
             missing |= dict.fromkeys(gauge.names, "rFID and KID need at least 2 images")
@@ -181,8 +183,3 @@ def _summary(gauges: list[Gauge], sizes: Counter[str], missing: dict[str, str]) 
     if "rfid" in values and n < FEW_IMAGES:
         notes["few images"] = f"rFID at n < {FEW_IMAGES:,} says little; it falls as n grows, so compare at one n only"
     return Evaluation({name: values[name] for name in METRICS if name in values}, n, notes, missing)
-
-
-def _list_sizes(sizes: Counter[str]) -> str:
-    listed = ", ".join(f"{size} ({count:,})" for size, count in sizes.most_common(3))
-    return listed if len(sizes) <= 3 else f"{listed} and {len(sizes) - 3} more"

@@ -91,7 +91,8 @@ class LPIPS(nn.Module):
         check_size(x, self.backbone.least_size, f"LPIPS with {self.net}")
         check_value_range(x, self.value_range)
         pairs = zip(self.features(x), self.features(y), self.heads, strict=True)
-        return torch.stack([_layer_distance(fx, fy, head) for fx, fy, head in pairs]).sum(0)
+        distances = [((_unit(fx) - _unit(fy)).square() * head).sum(1).mean((1, 2)) for fx, fy, head in pairs]
+        return torch.stack(distances).sum(0)
 
     def features(self, x: Tensor) -> list[Tensor]:
         """What LPIPS compares: the features of five layers, not yet normalised."""
@@ -140,12 +141,6 @@ def _parameters(arrays: Mapping[str, Any], backbone: Backbone) -> tuple[_Frozen,
 
 def _kernel(array: Any) -> Tensor:
     return torch.from_numpy(array).permute(3, 2, 0, 1)
-
-
-def _layer_distance(fx: Tensor, fy: Tensor, head: Tensor) -> Tensor:
-    difference = _unit(fx) - _unit(fy)
-    weighted = difference.square() * head
-    return weighted.sum(1).mean((1, 2))
 
 
 def _unit(features: Tensor) -> Tensor:

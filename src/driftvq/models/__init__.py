@@ -13,30 +13,16 @@ if TYPE_CHECKING:
     from driftvq.models.vqvae import VQVAE, VQVAEOutput
 
 __all__ = [
-    "NETWORKS",
-    "VQVAE",
-    "ModelConfig",
-    "Network",
-    "VQVAEOutput",
-    "model_hash",
-    "push_to_hub",
-    "quantize_afterwards",
-    "save_pretrained",
-    "settle_",
-]
+    "NETWORKS", "VQVAE", "ModelConfig", "Network", "VQVAEOutput", "model_hash", "push_to_hub", "quantize_afterwards",
+    "save_pretrained", "settle_",
+]  # fmt: skip
 
-__getattr__ = importer(
-    __name__,
-    {
-        "NETWORKS": "architecture",
-        "Network": "architecture",
-        "VQVAE": "vqvae",
-        "VQVAEOutput": "vqvae",
-        "model_hash": "pretrained",
-        "push_to_hub": "hub",
-        "quantize_afterwards": "afterwards",
-        "save_pretrained": "pretrained",
-        "settle_": "afterwards",
-    },
-)
+_MODULES = {
+    **dict.fromkeys(("NETWORKS", "Network"), "architecture"),
+    **dict.fromkeys(("VQVAE", "VQVAEOutput"), "vqvae"),
+    **dict.fromkeys(("model_hash", "save_pretrained"), "pretrained"),
+    **dict.fromkeys(("quantize_afterwards", "settle_"), "afterwards"),
+    "push_to_hub": "hub",
+}
+__getattr__ = importer(__name__, _MODULES)
 """A config can be read without loading torch."""

@@ -157,7 +157,8 @@ def _one_line_errors(hub: ModuleType, what: str) -> Iterator[None]:
     except errors.RevisionNotFoundError as error:
         raise OSError(f"{what}: it has no such revision") from error
     except errors.HfHubHTTPError as error:
-        hint = " (check the token: `hf auth login`)" if _status(error) in (401, 403) else ""
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        hint = " (check the token: `hf auth login`)" if status in (401, 403) else ""
         raise OSError(f"{what}: {_line(error)}{hint}") from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, *_network_errors(errors)) as error:
         raise OSError(f"{what}: no connection to the hub ({_line(error)})") from error
@@ -167,11 +168,6 @@ def _network_errors(errors: ModuleType) -> tuple[type[BaseException], ...]:
     """What the hub's HTTP client raises when the network fails; which client it is depends on the version."""
     client = (cls for cls in errors.HfHubHTTPError.__mro__ if cls.__module__ not in ("builtins", errors.__name__))
     return (ConnectionError, TimeoutError, *client)
-
-
-def _status(error: Exception) -> int | None:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status if isinstance(status, int) else None
 
 
 def _line(error: Exception) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from driftvq.names import check_name, shortened
+from driftvq.names import check_name, positive_int, shortened
 
 NO_QUANTIZER = "none"
 """The name of no quantizer: a plain autoencoder."""
@@ -47,11 +47,14 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("network", "quantizer"):
-            _check_text(name, getattr(self, name))
-        for name in ("codebook_size", "code_dim"):
-            _check_count(name, getattr(self, name))
-        if not _is_number(self.latent_scale) or not 0 < self.latent_scale < math.inf:
-            raise ValueError(f"latent_scale must be a number larger than 0, got {shortened(self.latent_scale)}")
+            if not isinstance(text := getattr(self, name), str) or not text:
+                raise ValueError(f"{name} must be a name, got {shortened(text)}")
+        for name, largest in LARGEST.items():
+            if positive_int(name, count := getattr(self, name)) > largest:
+                raise ValueError(f"{name} must be at most {largest:,}, got {_number_text(count)}")
+        scale = self.latent_scale
+        if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale < math.inf:
+            raise ValueError(f"latent_scale must be a number larger than 0, got {shortened(scale)}")
         object.__setattr__(self, "quantizer_options", _plain_options(self.quantizer_options))
         if self.quantizer == NO_QUANTIZER and self.quantizer_options:
             raise ValueError(f"quantizer 'none' takes no quantizer_options, got {self.quantizer_options!r}")
@@ -71,22 +74,6 @@ class ModelConfig:
         for name in values:
             check_name("field of the model config", str(name), known)
         return cls(**values)
-
-
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a name, got {shortened(value)}")
-
-
-def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {shortened(value)}")
-    if value > LARGEST[name]:
-        raise ValueError(f"{name} must be at most {LARGEST[name]:,}, got {_number_text(value)}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _plain_options(options: object) -> dict[str, Any]:

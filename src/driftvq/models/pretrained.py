@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from driftvq.files import make_folder, read_object, replacing, write_text
 from driftvq.models.model_config import ModelConfig
@@ -29,7 +29,7 @@ def model_hash(model: VQVAE) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         if name not in ignored:
             digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(_bits(tensor))
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -40,11 +40,6 @@ def training_state(model: nn.Module) -> set[str]:
         for prefix, module in model.named_modules()
         for name in getattr(module, "training_state", ())
     }
-
-
-def _bits(tensor: Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().flatten()
-    return flat.view(torch.uint8).numpy().tobytes()
 
 
 FRONT = """---

@@ -11,14 +11,6 @@ from driftvq.report.tables import results_table, write_results
 from driftvq.report.words import answer
 
 __all__ = [
-    "Comparison",
-    "Results",
-    "Row",
-    "aggregate",
-    "answer",
-    "load_comparison",
-    "load_results",
-    "results_table",
-    "write_report",
-    "write_results",
-]
+    "Comparison", "Results", "Row", "aggregate", "answer", "load_comparison", "load_results", "results_table",
+    "write_report", "write_results",
+]  # fmt: skip

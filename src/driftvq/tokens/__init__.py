@@ -12,24 +12,10 @@ if TYPE_CHECKING:
     from driftvq.tokens.encoding import encode_images, encode_source, token_model
 
 __all__ = [
-    "TokenIndex",
-    "TokenModel",
-    "TokenWriter",
-    "Tokens",
-    "decode_tokens",
-    "encode_images",
-    "encode_source",
-    "open_tokens",
-    "token_model",
-]
+    "TokenIndex", "TokenModel", "TokenWriter", "Tokens", "decode_tokens", "encode_images", "encode_source",
+    "open_tokens", "token_model",
+]  # fmt: skip
 
-__getattr__ = importer(
-    __name__,
-    {
-        "decode_tokens": "decoding",
-        "encode_images": "encoding",
-        "encode_source": "encoding",
-        "token_model": "encoding",
-    },
-)
+_ENCODING = dict.fromkeys(("encode_images", "encode_source", "token_model"), "encoding")
+__getattr__ = importer(__name__, {"decode_tokens": "decoding", **_ENCODING})
 """Tokens can be read without loading torch; what needs a model is imported on first use."""

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from lightning.fabric import Fabric
 
 from driftvq.data import Batches, ImageBatch, ImageSource, eval_batches, open_source, train_batches
-from driftvq.files import LOCK_FILE, locked, write_text
+from driftvq.files import LOCK_FILE, dated_folder, locked, write_text
 from driftvq.machine import environment, pick_accelerator
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.models.vqvae import count_parameters
@@ -35,7 +34,8 @@ def new_run(config: TrainConfig, chosen: Path | None = None) -> Path:
         return Path(os.environ[LAUNCHED])
     if config.out is None and chosen is None and (config.num_nodes > 1 or not is_first_process()):
         raise ValueError("several machines must agree on the run folder: give it with --out")
-    folder = chosen or (Path(config.out) if config.out is not None else _dated(config.quantizer))
+    named = re.sub(r"[^A-Za-z0-9_]+", "-", config.quantizer)
+    folder = chosen or (Path(config.out) if config.out is not None else dated_folder(f"{{}}-{named}"))
     if not is_first_process():
         return folder
     if folder.exists() and not folder.is_dir():
@@ -78,16 +78,6 @@ def write_run_files(folder: Path, config: TrainConfig, steps: int) -> None:
     settings.pop("out")  # so that the file describes a new run as well
     write_settings(folder / CONFIG_FILE, settings)
     write_text(folder / ENVIRONMENT_FILE, json.dumps(environment(), indent=2, ensure_ascii=False) + "\n")
-
-
-def _dated(quantizer: str) -> Path:
-    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    base = Path("runs") / f"{stamp}-{re.sub(r'[^A-Za-z0-9_]+', '-', quantizer)}"
-    number = 2
-    folder = base
-    while folder.exists():
-        folder, number = base.with_name(f"{base.name}-{number}"), number + 1
-    return folder
 
 
 RESTING_SEED = 2**32
@@ -213,7 +203,7 @@ def train(
         run = Path(config.out or "") if resume else new_run(config)
         if resume:
             held.enter_context(own_folder(run))
-        say = say if is_first_process() else _silent
+        say = say if is_first_process() else lambda line: None
         checkpoint, done = find_checkpoint(run, say) if resume else (None, 0)
         seed_all(config.seed)
         model = VQVAE(ModelConfig.from_dict(config.model_fields()))
@@ -246,7 +236,3 @@ def describe(config: TrainConfig, images: RunImages, model: VQVAE, fabric: Fabri
         f"{config.size} px · {config.network} network, {parameters:,} parameters · {codes} · "
         f"{device}{processes}, {pick_precision(config)}{layout} · {steps:,} steps → {run}"
     )
-
-
-def _silent(line: str) -> None:
-    """Other processes than the first do not speak."""
