@@ -4,7 +4,11 @@ import torch
 
 from driftvq.toys import rules
 from driftvq.toys.clouds import make_cloud
-from driftvq.toys.trajectories import Row, format_table, kmeans_optimum, measure, run_demo, run_demos, toy_table
+from driftvq.toys.trajectories import Row, format_table, kmeans_optimum, measure, run_demos, toy_table
+
+
+def run_demo(demo: str, method: str, seed: int, **settings):
+    return run_demos([(demo, seed)], method, **settings)[0]
 
 
 @pytest.fixture(scope="module")

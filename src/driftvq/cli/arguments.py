@@ -60,6 +60,19 @@ def whole(least: int) -> Callable[[str], int]:
     return parse
 
 
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The model that a command works with."""
+    whose = "a run's folder, a saved model's, user/name on the hub, or starter"
+    parser.add_argument("model", metavar="MODEL", help=whose)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Where the model runs, and the limit that keeps a huge image from taking all memory."""
+    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
+    limit = "leave out images with more pixels (default: as many as the free memory allows)"
+    parser.add_argument("--max-pixels", type=whole(1), metavar="N", help=limit)
+
+
 def find_run(model: str) -> Path | None:
     """The folder of a run, if the model is given as one or as the ``model`` in it."""
     path = Path(model)

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from driftvq.cli.arguments import say
-from driftvq.cli.encode import add_max_pixels
+from driftvq.cli.arguments import add_device, add_model, say
 
 EXAMPLES = """examples:
   driftvq decode runs/x tokens -o images
@@ -16,13 +15,10 @@ Images are PNG files and keep the folders of their names. Tokens of another mode
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq decode``."""
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "model", metavar="MODEL", help="the model that made the tokens: a run, a folder, a hub id or starter"
-    )
+    add_model(parser)
     parser.add_argument("tokens", type=Path, metavar="TOKENS", help="a folder that `driftvq encode` made")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="folder to make for the images")
-    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
-    add_max_pixels(parser)
+    add_device(parser)
 
 
 def run(args: argparse.Namespace) -> None:

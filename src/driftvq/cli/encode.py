@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from driftvq.cli.arguments import say, whole
+from driftvq.cli.arguments import add_device, add_model, say, whole
 
 EXAMPLES = """examples:
   driftvq encode runs/x photos/ -o tokens             each image at its own size
@@ -17,7 +17,7 @@ docs/tokens.md says what is in the folder and how to read it with numpy alone.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq encode``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", metavar="MODEL", help="a run, a saved model's folder, a hub id or starter")
+    add_model(parser)
     parser.add_argument(
         "images", metavar="IMAGES", help="a folder, a list (.txt, .lst), shards (.tar), hf:NAME or one image"
     )
@@ -43,18 +43,7 @@ def add_running(parser: argparse.ArgumentParser) -> None:
         help="images of equal size per call of the model (default: 1 on a CPU, where an image's tokens then do not "
         "depend on its neighbours in the last bit; 16 on a GPU)",
     )
-    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
-    add_max_pixels(parser)
-
-
-def add_max_pixels(parser: argparse.ArgumentParser) -> None:
-    """The limit that keeps a huge image from taking all memory."""
-    parser.add_argument(
-        "--max-pixels",
-        type=whole(1),
-        metavar="N",
-        help="leave out images with more pixels (default: as many as the free memory allows)",
-    )
+    add_device(parser)
 
 
 def run(args: argparse.Namespace) -> None:

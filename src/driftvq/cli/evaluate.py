@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from driftvq.cli.arguments import find_run, say, whole
-from driftvq.cli.encode import add_max_pixels
+from driftvq.cli.arguments import add_device, add_model, find_run, say, whole
+from driftvq.records.metric_table import MEASURED
 from driftvq.records.runs import CONFIG_FILE, EVALUATION_FILE
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ EMBEDDED = "embedded"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq evaluate``."""
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "model", metavar="MODEL", help="a run's folder, a saved model's, user/name on the hub, or starter"
-    )
+    add_model(parser)
     parser.add_argument(
         "--data",
         metavar="SPEC",
@@ -52,15 +50,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         nargs="+",
         metavar="NAME",
-        help="rfid, kid, lpips_alex, lpips_vgg, ssim, ms_ssim, psnr, usage, perplexity, bits_per_image "
-        "(default: all but lpips_vgg, which takes long)",
+        help=f"{', '.join(name for name in MEASURED if name != 'kid_std')} (default: all but lpips_vgg, which takes "
+        "long)",
     )
     parser.add_argument("--weights", type=Path, metavar="DIR", help="look here first for the weights of the metrics")
     parser.add_argument("--no-cache", action="store_true", help="neither read nor keep features of the real images")
     parser.add_argument("--batch-size", type=whole(1), default=16, metavar="N", help="(default: 16)")
     parser.add_argument("--workers", type=whole(0), default=0, metavar="N", help="processes that read images")
-    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
-    add_max_pixels(parser)
+    add_device(parser)
     parser.add_argument("--strict", action="store_true", help="an unreadable image is an error, not skipped")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON here, not into the run's folder")
@@ -69,11 +66,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measure the model and print, and keep, the result."""
     from driftvq.files import write_text
-    from driftvq.metrics.evaluation import METRICS
     from driftvq.names import check_name
 
     for name in args.metrics or ():
-        check_name("metric", name, METRICS)
+        check_name("metric", name, MEASURED)
     folder = find_run(args.model)
     config = read_config(folder)
     out = args.out or (folder / EVALUATION_FILE if folder is not None else None)

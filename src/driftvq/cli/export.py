@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from driftvq.cli.arguments import say
+from driftvq.cli.arguments import add_model, say
 
 EXAMPLES = """examples:
   driftvq export runs/x -o exported/                 encoder.onnx (images to indices), decoder.onnx (indices to images)
@@ -17,9 +17,7 @@ compared with the model before they appear.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq export``."""
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "model", metavar="MODEL", help="a run's folder, a saved model's, user/name on the hub, or starter"
-    )
+    add_model(parser)
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the files")
     parser.add_argument("--format", default="onnx", metavar="NAME", help="onnx or torch (default: onnx)")
     parser.add_argument("--no-check", action="store_true", help="do not run the files and compare them with the model")

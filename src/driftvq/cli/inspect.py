@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from driftvq.cli.arguments import find_run, say, whole
+from driftvq.cli.arguments import add_model, find_run, say, whole
 from driftvq.drift_meter import WORDS
 
 EXAMPLES = """examples:
@@ -23,9 +23,7 @@ EMBEDDED = "embedded"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``driftvq inspect``."""
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "model", metavar="MODEL", help="a run's folder, a saved model's, user/name on the hub, or starter"
-    )
+    add_model(parser)
     parser.add_argument(
         "--data",
         metavar="SPEC",

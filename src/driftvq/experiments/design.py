@@ -119,8 +119,6 @@ class Recipe:
 LAPTOP_METRICS = ("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity")
 PAPER_METRICS = ("rfid", "lpips_alex", "ssim", "psnr", "kid", "ms_ssim", "usage", "perplexity")
 PLAIN_METRICS = ("psnr", "ssim", "usage", "perplexity")
-NEED_WEIGHTS = ("rfid", "kid", "kid_std", "lpips_alex", "lpips_vgg")
-"""Metrics that are networks."""
 
 
 @dataclass(frozen=True)

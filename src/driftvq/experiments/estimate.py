@@ -15,9 +15,8 @@ from driftvq.experiments.methods import LATENT_STRIDE
 from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.machine import pick_accelerator
 from driftvq.metrics import evaluate
-from driftvq.metrics.evaluation import CODE_METRICS
 from driftvq.models import VQVAE, ModelConfig
-from driftvq.records.metric_table import LATENTS_PER_CODE
+from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
 from driftvq.training.fabric import memory_layout
 from driftvq.training.objective import make_reconstruction_loss
 

@@ -20,13 +20,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from driftvq.data import eval_batches
 from driftvq.data.images import read_image, to_float, to_uint8, write_image
 from driftvq.metrics import CodeCounter, Evaluation, evaluate
-from driftvq.metrics.evaluation import CODE_METRICS
 from driftvq.models import VQVAE
 from driftvq.models.running import model_pairs
 from driftvq.models.vqvae import count_parameters
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Cell, Codes
-from driftvq.records.metric_table import LATENTS_PER_CODE
+from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
 from driftvq.training.config import TrainConfig
 from driftvq.training.run import open_images
 

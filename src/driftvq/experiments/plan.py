@@ -7,7 +7,6 @@ from typing import Any
 
 from driftvq.data.folder import split_folder
 from driftvq.experiments.design import (
-    NEED_WEIGHTS,
     SCALES,
     SETTINGS,
     Condition,
@@ -23,6 +22,7 @@ from driftvq.experiments.methods import Method, find_methods, resolved
 from driftvq.experiments.recipes import RECIPES
 from driftvq.names import check_name
 from driftvq.records.comparisons import Point, Sweep
+from driftvq.records.metric_table import NEED_WEIGHTS
 from driftvq.training.config import TrainConfig, resolve_steps
 from driftvq.training.run import open_images
 from driftvq.training.settings import make_config

@@ -10,12 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftvq.metrics import similarity
 from driftvq.metrics.gauges import FEW_IMAGES, CodeGauge, FeatureGauge, Gauge, MeanGauge
 from driftvq.metrics.lpips import LPIPS
-from driftvq.metrics.similarity import TooSmallError, check_rgb, ms_ssim, psnr, ssim
+from driftvq.metrics.similarity import TooSmallError, check_rgb
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, cache_folder
 from driftvq.names import check_name
-from driftvq.records.metric_table import decimals, metric, written
+from driftvq.records.metric_table import (
+    CODE_METRICS,
+    FEATURE_METRICS,
+    MEAN_METRICS,
+    MEASURED,
+    decimals,
+    metric,
+    written,
+)
 
 Pairs = Iterable[tuple[Tensor, Tensor, Tensor | None]]
 
@@ -23,10 +32,7 @@ Pairs = Iterable[tuple[Tensor, Tensor, Tensor | None]]
 DEFAULT_CACHE = Path("default")
 """Stands for ``features`` in the user's cache folder, which is looked up at the time of the call."""
 
-CODE_METRICS = ("usage", "perplexity", "bits_per_image")
-FEATURE_METRICS = ("rfid", "kid")
-MEAN_METRICS = ("lpips_alex", "lpips_vgg", "ssim", "ms_ssim", "psnr")
-METRICS = (*FEATURE_METRICS, "kid_std", *MEAN_METRICS, *CODE_METRICS)
+METRICS = MEASURED
 """What can be measured; what each is called and which way is better is in :mod:`driftvq.records.metric_table`."""
 
 DEFAULT_METRICS = tuple(name for name in METRICS if name not in ("kid_std", "lpips_vgg"))
@@ -145,7 +151,7 @@ def _make_gauges(
 def _mean_gauge(name: str, weights: Path | None, device: str) -> Gauge:
     if name.startswith("lpips_"):
         return MeanGauge(name, LPIPS(name.removeprefix("lpips_"), (0, 255), weights).to(device))
-    return MeanGauge(name, partial({"ssim": ssim, "ms_ssim": ms_ssim, "psnr": psnr}[name], data_range=255))
+    return MeanGauge(name, partial(getattr(similarity, name), data_range=255))
 
 
 def _check_batch(real: Tensor, fake: Tensor) -> None:

@@ -25,7 +25,6 @@ class AveragedCodes(Codebook):
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "cluster_size": halved}
     training_state: ClassVar[tuple[str, ...]] = ("cluster_size", "cluster_sum")
-    codes: Tensor
     cluster_size: Tensor
     cluster_sum: Tensor
 
@@ -37,13 +36,6 @@ class AveragedCodes(Codebook):
         self.register_buffer("codes", codes_kd)
         self.register_buffer("cluster_size", torch.ones(codebook_size))
         self.register_buffer("cluster_sum", codes_kd.clone())
-
-    @property
-    def stored(self) -> Tensor:
-        return self.codes
-
-    def forward(self) -> Tensor:
-        return self.codes
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:

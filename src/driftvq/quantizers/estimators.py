@@ -62,14 +62,10 @@ class Modified(Estimator):
     divisor: Literal["latents", "elements"] | float = "latents"
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
-        return match.winners, modified_straight_through(z_nd, match.codes, self._divisor(z_nd))
-
-    def _divisor(self, z_nd: Tensor) -> float:
-        if not isinstance(self.divisor, str):
-            return self.divisor
-        # Gradients are averaged over processes, so d counts the latents of all of them.
-        size = z_nd.shape[0] if self.divisor == "latents" else z_nd.numel()
-        return max(size * world_size(), 1)
+        divisor = self.divisor
+        if isinstance(divisor, str):  # gradients are averaged over processes, so d counts the latents of all of them
+            divisor = max((z_nd.shape[0] if divisor == "latents" else z_nd.numel()) * world_size(), 1)
+        return match.winners, modified_straight_through(z_nd, match.codes, divisor)
 
 
 @dataclass(frozen=True)
@@ -154,14 +150,11 @@ class Sampled(Estimator):
         if not self.temperature > 0:
             raise ValueError(f"temperature must be positive, got {self.temperature!r}")
 
-    @torch.no_grad()
-    def _draw(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
-        weight_kd, bias_k = _logits(z_nd, codebook_kd, match, self.temperature)
-        seed = torch.randint(2**62, (), device=z_nd.device)
-        return gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, 1.0, seed)
-
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
-        indices_n, codes_nd = self._draw(z_nd, codebook_kd, match)
+        with torch.no_grad():
+            weight_kd, bias_k = _logits(z_nd, codebook_kd, match, self.temperature)
+            seed = torch.randint(2**62, (), device=z_nd.device)
+            indices_n, codes_nd = gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, 1.0, seed)
         return indices_n, straight_through(z_nd, codes_nd)
 
 

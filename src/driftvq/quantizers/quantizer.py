@@ -252,17 +252,14 @@ class Quantizer(WithStatistics):
         """The quantizers that ``Selection.parts`` speaks of, in its order."""
         return ()
 
-    def _teach_(self, step: Step) -> None:
-        """Learn from a training step, once per step."""
-        self._learn_(step.selection.lesson)
-
     def _lesson(self, z_nd: Tensor, winners: Tensor, valid_n: Tensor | None) -> Lesson:
         """What a training step shows; a quantizer learns from it once per step."""
         return Lesson(z_nd.detach(), winners, valid_n, self.step)
 
     @torch.no_grad()
-    def _learn_(self, lesson: Lesson | None) -> None:
-        """What a training step changes by itself."""
+    def _teach_(self, step: Step) -> None:
+        """What a training step changes by itself, once per step."""
+        lesson = step.selection.lesson
         if lesson is not None:
             self.code_age.add_(1).mul_(self._count_(lesson) == 0)
         advance_(self.step)

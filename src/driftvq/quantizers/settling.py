@@ -28,7 +28,6 @@ class SettlingCodes(Codebook):
         drawn_per_batch: latents to keep of each batch for codes that start again.
     """
 
-    codes: Tensor
     counts: Tensor
     sums: Tensor
 
@@ -42,16 +41,6 @@ class SettlingCodes(Codebook):
         self.counts, self.sums = self.codes.new_zeros(len(self.codes)), torch.zeros_like(self.codes)
         self.error = self.codes.new_zeros(())
         self.drawn: list[Tensor] = []
-
-    @property
-    def stored(self) -> Tensor:
-        return self.codes
-
-    def forward(self) -> Tensor:
-        return self.codes
-
-    def set_(self, codes_kd: Tensor) -> None:
-        self.codes.copy_(codes_kd)
 
     def learn_(self, lesson: Lesson) -> Tensor:
         away_nd = lesson.latents - F.embedding(lesson.winners, self.codes)
@@ -128,7 +117,9 @@ def _lloyd_(
 ) -> list[float]:
     """What :func:`settle_` does to the codebooks; the ages of codes and the steps counted stay what they were."""
     books = [part.book for part in parts]
-    counted = [(part, part.code_age.clone(), part.step.clone()) for part in _quantizers(quantizer)]
+    counted = [
+        (part, part.code_age.clone(), part.step.clone()) for part in quantizer.modules() if isinstance(part, Quantizer)
+    ]
     training, errors = quantizer.training, []
     quantizer.train()
     for part in parts:
@@ -151,7 +142,3 @@ def _lloyd_(
     for part, codes_kd in zip(parts, found, strict=True):
         part.book.settle_(codes_kd)
     return errors
-
-
-def _quantizers(quantizer: Quantizer) -> list[Quantizer]:
-    return [part for part in quantizer.modules() if isinstance(part, Quantizer)]

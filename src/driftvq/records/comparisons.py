@@ -237,8 +237,10 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
     for place in comparison.places:
         _known_method(place.method, names, path)
     found = _found_cells(comparison, names)
-    cells = [found.get(place) or _waiting(comparison, place) for place in comparison.places]
-    return replace(comparison, cells=tuple(cells))
+    waiting = (
+        (place, Cell(folder / CELLS, place.method, place.point, place.seed, "waiting")) for place in comparison.places
+    )
+    return replace(comparison, cells=tuple(found.get(place, cell) for place, cell in waiting))
 
 
 def _found_cells(comparison: Comparison, methods: list[str]) -> dict[Place, Cell]:
@@ -252,10 +254,6 @@ def _found_cells(comparison: Comparison, methods: list[str]) -> dict[Place, Cell
             raise ValueError(f"{path}: the same method, point and seed as {cells[cell.place].folder / CELL_FILE}")
         cells[cell.place] = cell
     return cells
-
-
-def _waiting(comparison: Comparison, place: Place) -> Cell:
-    return Cell(comparison.folder / CELLS, place.method, place.point, place.seed, "waiting")
 
 
 def _known_method(name: str, methods: list[str], path: Path) -> None:

@@ -56,6 +56,14 @@ METRICS = {
 }  # fmt: skip
 """Everything that has a name; a new metric is one more line."""
 
+FEATURE_METRICS = ("rfid", "kid")
+MEAN_METRICS = ("lpips_alex", "lpips_vgg", "ssim", "ms_ssim", "psnr")
+CODE_METRICS = ("usage", "perplexity", "bits_per_image")
+MEASURED = (*FEATURE_METRICS, "kid_std", *MEAN_METRICS, *CODE_METRICS)
+"""What ``driftvq evaluate`` measures: of the features of all images, as a mean over images, of the selected codes."""
+NEED_WEIGHTS = (*FEATURE_METRICS, "kid_std", "lpips_alex", "lpips_vgg")
+"""Those that are networks."""
+
 DRIFT = {
     "latents_moved": "How far the latents moved, in units of their spread",
     "cells_changed": "Share of latents that got another code",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from driftvq.files import read_records
-from driftvq.records.comparisons import Cell, Codes, read_codes
+from driftvq.records.comparisons import Codes, read_codes
 from driftvq.records.metric_table import DRIFT, OWN, drift_label, metric
 from driftvq.records.runs import METRICS_FILE
 from driftvq.report.results import Results, Row
@@ -41,7 +41,7 @@ Curve = dict[int, list[float]]
 def gather_curves(results: Results) -> dict[str, Any]:
     """Charts and their curves: mean, lowest and highest over seeds by step, thinned."""
     records = [
-        (row, [read_records(cell.folder / METRICS_FILE) for cell in row.cells if _started(cell)])
+        (row, [read_records(cell.folder / METRICS_FILE) for cell in row.cells if cell.status != "waiting"])
         for row in results.rows
     ]
     keys = list(dict.fromkeys(key for _, seeds in records for lines in seeds for line in lines for key in line))
@@ -67,10 +67,6 @@ def thinned(n: int, limit: int) -> list[int]:
 def rounded(value: float, digits: int = 4) -> float:
     """A number to so many significant digits, which is what a drawing can show."""
     return float(f"{value:.{digits}g}")
-
-
-def _started(cell: Cell) -> bool:
-    return cell.status in ("done", "running", "failed")
 
 
 def _quality_charts(keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -160,7 +156,8 @@ def _drawn_codes(row: Row, seed: int, codes: Codes, limit: int, results: Results
         "reference": _reference(results, row),
     }
     ordered = sorted(counts, reverse=True)
-    ranks = _ranks(len(ordered), alive)
+    # Spread over the living codes, and where the dead begin: they show the shape of the sorted counts.
+    ranks = sorted({*thinned(max(alive, 1), MAX_BARS), min(alive, len(counts) - 1), len(counts) - 1})
     return drawn | {"ranks": ranks, "counts": [ordered[rank] for rank in ranks], "map": _map(codes, limit)}
 
 
@@ -171,12 +168,6 @@ def _reference(results: Results, row: Row) -> dict[str, Any] | None:
             found = {"label": other.method.label, "selected": other.values["selected"].mean}
             return None if other is row else found
     return None
-
-
-def _ranks(size: int, alive: int) -> list[int]:
-    """Places of the sorted counts that show its shape: spread over the living codes, and where the dead begin."""
-    ranks = set(thinned(max(alive, 1), MAX_BARS)) | {min(alive, size - 1), size - 1}
-    return sorted(ranks)
 
 
 def _perplexity(counts: Sequence[float]) -> float:

@@ -11,6 +11,8 @@ from driftvq.records.runs import RUN, SAMPLES
 from driftvq.report.results import Results, Row
 
 MAX_IMAGES = 8
+LANCZOS = 1
+"""Pillow's number for it."""
 SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg"}
 
 LEVELS: tuple[tuple[int, int | None, int], ...] = (
@@ -53,19 +55,11 @@ def gather_strips(results: Results, budget: int) -> dict[str, Any] | None:
 def _sample_strips(results: Results) -> dict[str, Any] | None:
     """The first images of a run's latest sample, in which each row of originals lies over its reconstructions."""
     samples, side = sorted((results.comparison.folder / SAMPLES).glob("step-*.png")), results.comparison.data["size"]
-    try:
-        from PIL import Image
-    except ImportError:
+    image = _picture(samples[-1]) if samples else None
+    if image is None or not isinstance(side, int):
         return None
-    if not samples or not isinstance(side, int):
-        return None
-    try:
-        with Image.open(samples[-1], formats=("PNG",)) as image:
-            columns = min(image.width // side, MAX_IMAGES)
-            corners = [(x * side, y) for y in (0, side) for x in range(columns)]
-            parts = [image.convert("RGB").crop((x, y, x + side, y + side)) for x, y in corners]
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None
+    columns = min(image.width // side, MAX_IMAGES)
+    parts = [image.crop((x * side, y, (x + 1) * side, y + side)) for y in (0, side) for x in range(columns)]
     files = [BytesIO() for _ in parts]
     for part, file in zip(parts, files, strict=True):
         part.save(file, "PNG")
@@ -132,35 +126,32 @@ def _embedded(path: Path, side: int, quality: int | None) -> str | None:
     if kind is None:
         return None
     if quality is not None:
-        try:
-            from PIL import Image
-        except ImportError:
+        image, file = _picture(BytesIO(data)), BytesIO()
+        if image is None:
             return None
-        try:
-            with Image.open(BytesIO(data), formats=("PNG", "JPEG")) as image:
-                image.thumbnail((side, side), Image.Resampling.LANCZOS)
-                file = BytesIO()
-                image.convert("RGB").save(file, "WEBP", quality=quality, method=1)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            return None
+        image.thumbnail((side, side), LANCZOS)
+        image.save(file, "WEBP", quality=quality, method=1)
         data, kind = file.getvalue(), "webp"
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def _psnr(original: Path, reconstruction: Path) -> float | None:
     """PSNR of one image in dB; None if the two cannot be compared."""
+    first, second = _picture(original), _picture(reconstruction)
+    return None if first is None or second is None else _difference(first, second)
+
+
+def _picture(file: Path | BytesIO) -> Any:
+    """An image of Pillow in RGB; None without Pillow, or if it cannot be read."""
     try:
         from PIL import Image
     except ImportError:
         return None
-    images = []
-    for path in (original, reconstruction):
-        try:
-            with Image.open(path, formats=("PNG", "JPEG")) as image:
-                images.append(image.convert("RGB"))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            return None
-    return _difference(*images)
+    try:
+        with Image.open(file, formats=("PNG", "JPEG")) as image:
+            return image.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
 
 
 def _difference(original: Any, reconstruction: Any) -> float | None:

@@ -8,7 +8,7 @@ Shape suffixes: n points of the cloud, b points of a batch, k codes, e epochs; t
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,10 +45,11 @@ class Cloud(ABC):
         drift: the state of the drift: θ of shape ``(2,)``, or the matrix A of shape ``(2, 2)``.
     """
 
-    drift: Array
+    start: ClassVar[Array] = np.zeros(2)
 
     def __init__(self, demo: str, initial: Array, targets: Array, codebook: Array, order: Indices) -> None:
         self.demo, self.initial, self.targets, self.codebook, self.order = demo, initial, targets, codebook, order
+        self.drift = self.start
 
     def __len__(self) -> int:
         return len(self.initial)
@@ -78,10 +79,6 @@ class Cloud(ABC):
 class Translation(Cloud):
     """``X = X_init + θ``, ``Y = X_init + (10, 10)``, ``θ += r · mean(Y_b - X_b)``."""
 
-    def __init__(self, demo: str, initial: Array, targets: Array, codebook: Array, order: Indices) -> None:
-        super().__init__(demo, initial, targets, codebook, order)
-        self.drift = np.zeros(2)
-
     def advance_(self, idxs: Any, speed: float = SPEED) -> None:
         self.drift = self.drift + speed * (self.targets[idxs] - self.batch(idxs)).mean(axis=0)
 
@@ -92,9 +89,7 @@ class Translation(Cloud):
 class Scaling(Cloud):
     """``X = X_init Aᵀ``, ``Y = X_init Mᵀ``, ``A += r · 2/B · (Y_b - X_b)ᵀ X_init,b``; A starts as the identity."""
 
-    def __init__(self, demo: str, initial: Array, targets: Array, codebook: Array, order: Indices) -> None:
-        super().__init__(demo, initial, targets, codebook, order)
-        self.drift = np.eye(2)
+    start: ClassVar[Array] = np.eye(2)
 
     def advance_(self, idxs: Any, speed: float = SPEED) -> None:
         start = self.initial[idxs]
@@ -113,10 +108,6 @@ class Split(Cloud):
     0.38 of it for its cloud around (0.5, 0.5) and nothing for a centred one. With s inside, θ descends
     ``|Y_b - X_b|²``, as in the other demos.
     """
-
-    def __init__(self, demo: str, initial: Array, targets: Array, codebook: Array, order: Indices) -> None:
-        super().__init__(demo, initial, targets, codebook, order)
-        self.drift = np.zeros(2)
 
     def advance_(self, idxs: Any, speed: float = SPEED) -> None:
         error = self.targets[idxs] - self.batch(idxs)

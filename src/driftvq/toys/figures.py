@@ -92,16 +92,17 @@ def draw_gallery(
 def draw_method(trajectories: Sequence[Trajectory], path: Path) -> Path:
     """The paper's figure of one method: a row per demo, five snapshots."""
     rows, columns = len(trajectories), len(trajectories[0].snapshots)
-    figure = _figure(2.3 * columns, 2.35 * rows + 0.75)
+    figure = Figure(figsize=(2.3 * columns, 2.35 * rows + 0.75))
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes, trajectory in zip(grid, trajectories, strict=True):
         for axis, snapshot in zip(axes, trajectory.snapshots, strict=True):
             _draw_cloud(axis, trajectory, snapshot.positions, snapshot.batch)
-            _draw_codes(axis, trajectory.codebooks[snapshot.step], snapshot.positions)
+            _place_codes(_code_artists(axis), trajectory.codebooks[snapshot.step], snapshot.positions)
             _frame(axis, trajectory)
             axis.set_title(f"step {snapshot.step}: {_used(trajectory, snapshot.step)}", fontsize=9)
         axes[0].set_ylabel(trajectory.demo, fontsize=12)
-    figure.suptitle(_headline(trajectories), fontsize=13)
+    ends = ", ".join(f"{trajectory.codes_used} in {trajectory.demo}" for trajectory in trajectories)
+    figure.suptitle(f"{label(trajectories[0].method)}: codes still used at the end: {ends}", fontsize=13)
     handles, names = grid[0, 1].get_legend_handles_labels()
     legend = figure.legend(handles, names, loc="lower center", ncols=6, fontsize=9, frameon=False)
     for handle in legend.get_lines()[:4]:
@@ -113,7 +114,7 @@ def draw_curves(trajectories: Sequence[Trajectory], path: Path) -> Path:
     """Usage and distortion over time: a column per demo, a line per method, the k-means optimum dashed."""
     demos = list(dict.fromkeys(trajectory.demo for trajectory in trajectories))
     methods = list(dict.fromkeys(trajectory.method for trajectory in trajectories))
-    figure = _figure(2.9 * len(demos) + 0.3, 5.0)
+    figure = Figure(figsize=(2.9 * len(demos) + 0.3, 5.0))
     grid = figure.subplots(2, len(demos), squeeze=False, sharex=True)
     for (above, below), demo in zip(grid.T, demos, strict=True):
         of_demo = [trajectory for trajectory in trajectories if trajectory.demo == demo]
@@ -148,7 +149,7 @@ def _line(method: str, methods: Sequence[str]) -> dict[str, Any]:
 
 def animate(left: Trajectory, right: Trajectory, path: Path) -> Path:
     """An animated GIF of two methods in the same demo, side by side."""
-    figure = _figure(6.4, 3.7)
+    figure = Figure(figsize=(6.4, 3.7))
     canvas: Any = FigureCanvasAgg(figure)
     panels = [_Panel(axis, run) for axis, run in zip(figure.subplots(1, 2), (left, right), strict=True)]
     figure.tight_layout()
@@ -203,10 +204,6 @@ def _draw_targets(axis: Axes, trajectory: Trajectory) -> None:
     axis.plot(*trajectory.cloud.targets.T, ".", ms=2.5, mew=0, color=TARGET, alpha=0.5, label="target $Y_t$")
 
 
-def _draw_codes(axis: Axes, codebook: Array, positions: Array) -> None:
-    _place_codes(_code_artists(axis), codebook, positions)
-
-
 def _code_artists(axis: Axes) -> tuple[Any, Any]:
     (used,) = axis.plot([], [], "x", ms=7, mew=1.9, color=CODE, zorder=4, label="code in use")
     (dead,) = axis.plot([], [], "x", ms=5, mew=0.9, color=CODE, alpha=0.45, zorder=3, label="dead code")
@@ -231,16 +228,6 @@ def _frame(axis: Axes, trajectory: Trajectory) -> None:
 def _used(trajectory: Trajectory, step: int) -> str:
     codes = trajectory.codebooks.shape[1]
     return f"{round(trajectory.usage[step] * codes)} of {codes} codes used"
-
-
-def _headline(trajectories: Sequence[Trajectory]) -> str:
-    name = label(trajectories[0].method)
-    ends = ", ".join(f"{trajectory.codes_used} in {trajectory.demo}" for trajectory in trajectories)
-    return f"{name}: codes still used at the end: {ends}"
-
-
-def _figure(width: float, height: float) -> Figure:
-    return Figure(figsize=(width, height))
 
 
 def _save(figure: Figure, path: Path, bottom: float = 0.04) -> Path:

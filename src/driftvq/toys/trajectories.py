@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,16 +22,6 @@ Array = NDArray[np.float64]
 SNAPSHOTS = 5
 DRIFT_LEFT = (0.6, 0.25, 0.02)
 """Between the first and the last, the snapshots show the cloud when this share of its way is left."""
-
-
-class Settings(TypedDict, total=False):
-    """The settings of :func:`run_demos`."""
-
-    n: int
-    batch_size: int
-    epochs: int
-    speed: float
-    learner: Callable[[Array], Learner] | None
 
 
 class Snapshot(NamedTuple):
@@ -89,11 +79,6 @@ def snapshot_steps(steps: int, speed: float = SPEED) -> tuple[int, ...]:
     rate = -math.log1p(-min(speed, 0.99))
     drifting = [min(steps, max(1, round(-math.log(left) / rate))) for left in DRIFT_LEFT]
     return (0, *drifting, steps)
-
-
-def run_demo(demo: str, method: str, seed: int, **settings: Unpack[Settings]) -> Trajectory:
-    """Let a method follow the cloud of a demo; see :func:`run_demos`."""
-    return run_demos([(demo, seed)], method, **settings)[0]
 
 
 def run_demos(

@@ -3,7 +3,6 @@
 Shape suffixes: n latents, k codes, d dimensions.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -103,24 +102,26 @@ class Codebook(nn.Module):
     by_gradient: ClassVar[bool] = False
     takes_choices: ClassVar[bool] = True
     leaves_out: bool = False
+    codes: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self._held: list[nn.Parameter] = []
         """What an optimizer would train if the codebook were not frozen."""
 
-    @abstractmethod
     def forward(self) -> Tensor:
         """The codes in use."""
+        return self.stored
 
     @property
-    @abstractmethod
     def stored(self) -> Tensor:
         """The tensor from which the codes in use come, with a row per code."""
+        return self.codes
 
-    @abstractmethod
+    @torch.no_grad()
     def set_(self, codes_kd: Tensor) -> None:
         """Take over a whole codebook."""
+        self.stored.copy_(codes_kd)
 
     def settle_(self, codes_kd: Tensor) -> None:
         """Take over codes that are to be in use exactly as they are from now on."""
@@ -202,17 +203,6 @@ class TrainedCodes(Codebook):
     def __init__(self, codebook_size: int, dim: int) -> None:
         super().__init__()
         self.codes = nn.Parameter(initial_codes(codebook_size, dim))
-
-    @property
-    def stored(self) -> Tensor:
-        return self.codes
-
-    def forward(self) -> Tensor:
-        return self.codes
-
-    @torch.no_grad()
-    def set_(self, codes_kd: Tensor) -> None:
-        self.codes.copy_(codes_kd)
 
 
 class UnitCodes(TrainedCodes):

@@ -84,13 +84,10 @@ def grow_rows_(module: nn.Module, name: str, rule: Rule, split: Split, optimizer
         return
     old_shape = rows.shape
     # A graph that is still alive remembers the old shape for the next gradient, until the type changes in between.
-    rows.grad, rows.data = None, rows.new_empty(0, dtype=_another_type(rows.dtype))
+    another_type = torch.float32 if rows.dtype == torch.float16 else torch.float16
+    rows.grad, rows.data = None, rows.new_empty(0, dtype=another_type)
     rows.data = grown
     state = optimizer.state.get(rows, {}) if optimizer is not None else {}
     for key, value in state.items():
         if isinstance(value, Tensor) and value.shape == old_shape:
             state[key] = copied(value, split)
-
-
-def _another_type(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype == torch.float16 else torch.float16

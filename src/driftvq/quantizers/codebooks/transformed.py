@@ -51,7 +51,8 @@ class TransformedCodes(Codebook):
     def forward(self) -> Tensor:
         if self.training or torch.compiler.is_compiling() or any(map(is_traced, self._tensors())):
             return self.transformed()
-        state = self._state()
+        # Changes when the transform or the base does, but for what a fused optimizer writes.
+        state = tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in self._tensors())
         if self._kept is None or self._kept[0] != state:
             with torch.no_grad():
                 self._kept = (state, self.transformed())
@@ -62,10 +63,6 @@ class TransformedCodes(Codebook):
         with torch.autocast(self.base.device.type, enabled=False):
             codes_kd: Tensor = self.transform(self.base)
         return torch.where(self.settled > 0, self.base, codes_kd)
-
-    def _state(self) -> object:
-        """Changes when the transform or the base does, but for what a fused optimizer writes."""
-        return tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in self._tensors())
 
     def _tensors(self) -> tuple[Tensor, ...]:
         return self.base, self.settled, *self.transform.parameters()
