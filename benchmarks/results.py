@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from driftvq.experiments.methods import METHODS as KNOWN_METHODS
-from driftvq.experiments.recipes import PAPER_RECIPES
+from driftvq.experiments.recipes import RECIPES
 from driftvq.files import read_object, replacing, write_text
 from driftvq.names import check_name
 from driftvq.records.metric_table import METRICS, decimals, metric, written, written_spread
@@ -78,7 +78,7 @@ def read_all(docs: Path = DOCS) -> dict[str, Results]:
 def published() -> dict[str, Results]:
     """The paper's numbers, by recipe."""
     found = {}
-    for recipe in PAPER_RECIPES:
+    for recipe in RECIPES.values():
         if recipe.published is not None:
             values = recipe.published.values
             metrics = list(dict.fromkeys(name for row in values.values() for name in row))

@@ -4,10 +4,11 @@ import pytest
 
 from driftvq.experiments.engine import finish
 from driftvq.experiments.methods import METHODS
-from driftvq.experiments.recipes import FIELD, RECIPES
+from driftvq.experiments.recipes import RECIPES
 from driftvq.records.comparisons import load_comparison, read_codes
 from tests.experiments.smoke import run_plan, smoke_plan
 
+FIELD = ("ifsq", "bsq", "wasserstein_vq", "bridge_vq", "ibq", "cvq", "opt_vq", "diveq", "sf_diveq", "ns_vq_sequel")
 FEWER = {
     **dict.fromkeys(["collapse-headline", "collapse-photos"], ("ns_vq", "vq", "autoencoder")),
     "collapse-regret": ("ns_vq", "ns_vq_sequel"),
