@@ -29,11 +29,6 @@ class Condition:
     methods: tuple[str, ...] | None = None
 
 
-def vary(setting: str, *values: Any) -> tuple[Condition, ...]:
-    """One setting with several values."""
-    return tuple(Condition({setting: value}) for value in values)
-
-
 def every(**values: tuple[Any, ...]) -> tuple[Condition, ...]:
     """All combinations of the values of several settings."""
     return tuple(Condition(dict(zip(values, chosen, strict=True))) for chosen in product(*values.values()))
@@ -220,19 +215,12 @@ setting, on a GPU."""
 DEFAULT_SCALE = "laptop"
 
 FLAGS = {
-    "scale": "--scale",
-    "name": "--name",
-    "data": "--data",
-    "val_data": "--val-data",
-    "methods": "--methods",
-    "seeds": "--seeds",
-    "codebook_size": "--codebook-size",
-    "code_dim": "--code-dim",
-    "batch_size": "--batch-size",
-    "size": "--size",
-    "steps": "--steps",
-    "evaluation": "--evaluation-images",
-}
+    name: "--" + name.replace("_", "-")
+    for name in (
+        *("scale", "name", "data", "val_data", "methods", "seeds"),
+        *("codebook_size", "code_dim", "batch_size", "size", "steps"),
+    )
+} | {"evaluation": "--evaluation-images"}
 """Fields that a flag sets."""
 SETTINGS = ("data", "val_data", "code_dim", "batch_size", "size", "steps")
 """Those that are settings of every training, as they stand."""

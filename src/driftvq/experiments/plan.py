@@ -13,10 +13,10 @@ from driftvq.experiments.design import (
     Recipe,
     Request,
     Scale,
+    every,
     name_of,
     short,
     titles,
-    vary,
 )
 from driftvq.experiments.methods import Method, find_methods, resolved
 from driftvq.experiments.recipes import RECIPES
@@ -113,13 +113,13 @@ def _conditions(request: Request, recipe: Recipe, scale: Scale) -> tuple[Conditi
     """The recipe's conditions as the scale has them, without what flags set for all; empty: nothing is varied."""
     varied, asked = _varied(recipe.conditions), request.codebook_size
     if asked is not None and (varied == ["codebook_size"] or (not varied and len(asked) > 1)):
-        return vary("codebook_size", *asked)
+        return every(codebook_size=asked)
     if asked is not None and len(asked) > 1:
         label = " and the ".join(titles(name)[0] for name in varied)
         raise ValueError(f"{recipe.name} varies the {label}, so it takes one codebook size, got {list(asked)}")
     conditions = recipe.conditions
     if len(varied) == 1 and varied[0] in scale.sweeps:
-        conditions = vary(varied[0], *scale.sweeps[varied[0]])
+        conditions = every(**{varied[0]: scale.sweeps[varied[0]]})
     fixed = {name for name in ("codebook_size", *SETTINGS) if getattr(request, name) is not None}
     kept: list[Condition] = []
     for condition in conditions:

@@ -1,7 +1,6 @@
 """Quantizers: one file per method, behind one contract."""
 
 from driftvq.quantizers.cvq import CVQ
-from driftvq.quantizers.diveq import DiVeQ, SFDiVeQ
 from driftvq.quantizers.ema_vq import EMAVQ, CosineEMAVQ
 from driftvq.quantizers.estimators import (
     ESTIMATORS,
@@ -26,7 +25,7 @@ from driftvq.quantizers.steps import Details, LossTerms, QuantizerOutput
 from driftvq.quantizers.trans_vq import TransVQ
 from driftvq.quantizers.transformed_vq import BridgeVQ, SimVQ, TransVQPaper, TransVQPublished
 from driftvq.quantizers.transport_vq import OptVQ, WassersteinVQ
-from driftvq.quantizers.vq import VQ, FactorizedVQ
+from driftvq.quantizers.vq import VQ, DiVeQ, FactorizedVQ, SFDiVeQ
 
 __all__ = [
     "BSQ", "CVQ", "EMAVQ", "ESTIMATORS", "FSQ", "IBQ", "LFQ", "NSVQ", "QUANTIZERS", "VQ", "BridgeVQ", "CosineEMAVQ",

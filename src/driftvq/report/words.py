@@ -226,9 +226,8 @@ def _beside(results: Results, row: PaperRow, ours: Row | None, names: list[str])
 
 def _agreement(pairs: list[tuple[PaperRow, Row | None]], name: str) -> str | None:
     """How many pairs of methods are here in the order that they have in the paper."""
-    found = [
-        (row.point, row.values[name], ours.values[name].mean) for row, ours in pairs if _both(row, ours, name) and ours
-    ]
+    both = [(row, ours) for row, ours in pairs if ours is not None and name in row.values and name in ours.values]
+    found = [(row.point, row.values[name], ours.values[name].mean) for row, ours in both]
     compared = [(a, b) for a, b in combinations(found, 2) if a[0] == b[0] and a[1] != b[1]]
     if not compared:
         return None
@@ -236,7 +235,3 @@ def _agreement(pairs: list[tuple[PaperRow, Row | None]], name: str) -> str | Non
     of = "the one pair" if len(compared) == 1 else f"{len(compared)} pairs"
     verb = "is" if same == 1 else "are"
     return f"In {plain_label(name)}, {same} of {of} of methods {verb} in the same order here as in the paper."
-
-
-def _both(row: PaperRow, ours: Row | None, name: str) -> bool:
-    return ours is not None and name in row.values and name in ours.values
