@@ -1,7 +1,7 @@
 """What an experiment is made of: its recipe, the conditions that it varies, its scale, and what a user asked for."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any
@@ -29,7 +29,7 @@ class Condition:
     methods: tuple[str, ...] | None = None
 
 
-def every(**values: tuple[Any, ...]) -> tuple[Condition, ...]:
+def every(**values: Sequence[Any]) -> tuple[Condition, ...]:
     """All combinations of the values of several settings."""
     return tuple(Condition(dict(zip(values, chosen, strict=True))) for chosen in product(*values.values()))
 

@@ -5,6 +5,7 @@ from importlib.resources import files
 from typing import Any
 
 from driftvq.experiments.design import Condition, Published, Recipe, every
+from driftvq.records.comparisons import Point
 from driftvq.records.runs import pyyaml
 
 
@@ -20,7 +21,7 @@ def _recipe(
     given = [dict(condition) for condition in conditions]
     only = [condition.pop("methods", None) for condition in given]
     changes = tuple(Condition(own, names and tuple(names)) for own, names in zip(given, only, strict=True))
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
     return Recipe(
         name=name,
         methods=tuple(_flat(methods)),
@@ -40,7 +41,7 @@ def _published(
     setting: str,
     metrics: Sequence[str],
     rows: Mapping[str, Sequence[float]],
-    points: Sequence[int | None] = (None,),
+    points: Sequence[Point] = (None,),
 ) -> Published:
     values = {
         (method, point): dict(zip(metrics, numbers[place * len(metrics) :], strict=False))

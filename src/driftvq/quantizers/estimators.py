@@ -62,9 +62,9 @@ class Modified(Estimator):
     divisor: Literal["latents", "elements"] | float = "latents"
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
-        divisor = self.divisor
-        if isinstance(divisor, str):  # gradients are averaged over processes, so d counts the latents of all of them
-            divisor = max((z_nd.shape[0] if divisor == "latents" else z_nd.numel()) * world_size(), 1)
+        # Gradients are averaged over processes, so d counts the latents of all of them.
+        size = (z_nd.shape[0] if self.divisor == "latents" else z_nd.numel()) * world_size()
+        divisor = max(size, 1) if isinstance(self.divisor, str) else self.divisor
         return match.winners, modified_straight_through(z_nd, match.codes, divisor)
 
 
