@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks import recordings
 from scipy.optimize import linear_sum_assignment
 
 from driftvq.toys import playground
@@ -298,20 +299,20 @@ def test_python_draws_the_clouds_of_the_page(browser: Any, demo: str) -> None:
     text = json.dumps({"demo": demo, "constants": playground.constants()})
     initial, targets, codebook, order = json.loads(page.evaluate(draw, text))
     page.close()
-    cloud = playground.page_cloud(demo, 5)
+    cloud = recordings.page_cloud(demo, 5)
     np.testing.assert_array_equal(cloud.order[29], order)
     for points, drawn in ((cloud.initial, initial), (cloud.targets, targets), (cloud.codebook, codebook)):
         np.testing.assert_allclose(points.ravel(), drawn, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", playground.RECORDED)
+@pytest.mark.parametrize("method", recordings.RECORDED)
 def test_the_recordings_are_of_the_present_library(method: str) -> None:
-    """If a quantizer has been changed on purpose: `python -m driftvq.toys.playground` records anew."""
-    recordings = json.loads(playground._asset(playground.RECORDINGS))
-    assert {(one["demo"], one["method"]) for one in recordings} == {(d, m) for d in DEMOS for m in playground.RECORDED}
-    (kept,) = [one["codes"] for one in recordings if (one["demo"], one["method"]) == ("translation", method)]
+    """If a quantizer has been changed on purpose: `python benchmarks/recordings.py` records anew."""
+    recorded = json.loads(playground._asset(playground.RECORDINGS))
+    assert {(one["demo"], one["method"]) for one in recorded} == {(d, m) for d in DEMOS for m in recordings.RECORDED}
+    (kept,) = [one["codes"] for one in recorded if (one["demo"], one["method"]) == ("translation", method)]
     assert len(kept) == len(playground.moments())
-    (now,) = playground.record(("translation",), (method,), steps=10)
+    (now,) = recordings.record(("translation",), (method,), steps=10)
     np.testing.assert_allclose(kept[:11], now["codes"], atol=0.02)
 
 
