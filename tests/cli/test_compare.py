@@ -21,7 +21,9 @@ from tests.experiments.smoke import Ended, in_process
 def here(tmp_path, monkeypatch):
     """A folder to work in, and cells that run in this process."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("driftvq.experiments.engine.Starter", lambda *arguments: in_process)
+    monkeypatch.setattr(
+        "driftvq.experiments.engine.start_cell", lambda folder, place, **share: in_process(folder, place)
+    )
     return tmp_path
 
 
@@ -52,7 +54,7 @@ def test_a_failed_cell_makes_the_command_fail_after_the_table(here, capsys, monk
         update_cell(folder, status="failed", error="broke")
         return Ended(1)
 
-    monkeypatch.setattr("driftvq.experiments.engine.Starter", lambda *arguments: start)
+    monkeypatch.setattr("driftvq.experiments.engine.start_cell", lambda folder, place, **share: start(folder, place))
     with pytest.raises(SystemExit) as ended:
         main(["compare", "--scale", "smoke", "--methods", "vq", "fsq", "--out", "x"])
     assert ended.value.code == 1
@@ -68,11 +70,13 @@ def test_an_interruption_says_how_to_go_on(here, capsys, monkeypatch):
             raise KeyboardInterrupt
         return in_process(folder, place)
 
-    monkeypatch.setattr("driftvq.experiments.engine.Starter", lambda *arguments: start)
+    monkeypatch.setattr("driftvq.experiments.engine.start_cell", lambda folder, place, **share: start(folder, place))
     assert main(["reproduce", "compare", "--scale", "smoke", "--methods", "vq", "fsq", "--out", "x"]) == 130
     assert "To continue: driftvq compare --resume x" in capsys.readouterr().err
     assert (here / "x" / "report.html").is_file()
-    monkeypatch.setattr("driftvq.experiments.engine.Starter", lambda *arguments: in_process)
+    monkeypatch.setattr(
+        "driftvq.experiments.engine.start_cell", lambda folder, place, **share: in_process(folder, place)
+    )
     assert main(["compare", "--resume", "x"]) == 0
     assert "FSQ" in capsys.readouterr().out
 

@@ -5,8 +5,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ class Batches:
     """Batches that can be iterated over again and again; ``close`` ends the worker processes."""
 
     def __init__(
-        self, parts: Dataset[Part], keys: Iterable[int], workers: int, finish: Callable[[Iterator[Part]], Any]
+        self, parts: Dataset[Part], keys: Callable[[], Any], workers: int, finish: Callable[[Iterator[Part]], Any]
     ) -> None:
         if workers < 0:
             raise ValueError(f"workers must be 0 or more; received {workers}")
@@ -47,7 +48,7 @@ class Batches:
         loader: DataLoader[Part] = DataLoader(
             self._parts,
             batch_size=None,
-            sampler=self._keys,
+            sampler=self._keys(),
             num_workers=self._workers,
             collate_fn=_unchanged,  # a lambda could not be sent to a worker
             worker_init_fn=_start_worker,
@@ -149,7 +150,8 @@ def train_batches(
     if start_step < 0:
         raise ValueError(f"start_step must be 0 or more; received {start_step}")
     rows = TrainRows(source, size, batch_size, seed, rank, world_size, crop, flip, strict)
-    return Batches(rows, _From(start_step), workers, lambda parts: _train(parts, source.problems, strict))
+    steps = partial(itertools.count, start_step)
+    return Batches(rows, steps, workers, lambda parts: _train(parts, source.problems, strict))
 
 
 def eval_batches(
@@ -188,20 +190,10 @@ def eval_batches(
     most = batch_pixels if size is None else None
     return Batches(
         rows,
-        range(-(-len(indices) // chunk)),
+        partial(range, -(-len(indices) // chunk)),
         workers,
         lambda parts: _rebatch(parts, batch_size, source.problems, strict, world_size == 1, most),
     )
-
-
-class _From:
-    """Endless step numbers."""
-
-    def __init__(self, start: int) -> None:
-        self._start = start
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.count(self._start)
 
 
 def _train(parts: Iterator[Part], problems: list[tuple[str, str]], strict: bool) -> Iterator[ImageBatch]:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -129,35 +130,31 @@ class Engine:
         self.running.clear()
 
 
-class Starter:
-    """Starts ``python -m driftvq.experiments.cell`` with its share of the machine.
+def start_cell(folder: Path, place: int, threads: int, gpus: int, lock: int) -> Process:
+    """Start ``python -m driftvq.experiments.cell`` with its share of the machine.
 
     Args:
-        threads: of each cell.
-        gpus: number of GPUs, shared out by place; 0: none.
+        folder: of the cell.
+        place: from 0 to jobs - 1; GPUs are shared out by it.
+        threads, gpus: of each cell, and of the machine.
         lock: descriptor that every cell holds open as long as it lives.
     """
-
-    def __init__(self, threads: int, gpus: int, lock: int) -> None:
-        self.threads, self.gpus, self.lock = threads, gpus, lock
-
-    def __call__(self, folder: Path, place: int) -> Process:
-        share = str(self.threads)
-        environment = {**os.environ, ENGINE: str(os.getpid()), THREADS: share}
-        environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), share)
-        if self.gpus > 0:
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self.gpus)))
-            environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[place % self.gpus]
-        with (folder / LOG_FILE).open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "driftvq.experiments.cell", str(folder)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for the engine, which passes it on
-                pass_fds=(self.lock,),
-            )
+    share = str(threads)
+    environment = {**os.environ, ENGINE: str(os.getpid()), THREADS: share}
+    environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), share)
+    if gpus > 0:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+        environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[place % gpus]
+    with (folder / LOG_FILE).open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "driftvq.experiments.cell", str(folder)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for the engine, which passes it on
+            pass_fds=(lock,),
+        )
 
 
 def _ending(code: int) -> str:
@@ -212,7 +209,8 @@ def run_comparison(folder: Path, plan: Plan, jobs: int, threads: int, gpus: int)
         begin(folder, plan)
         try:
             with LiveCells(folder, plan) as watcher:
-                Engine(folder, plan, jobs, Starter(threads, gpus, lock), watcher).run()
+                start = partial(start_cell, threads=threads, gpus=gpus, lock=lock)
+                Engine(folder, plan, jobs, start, watcher).run()
         except KeyboardInterrupt:
             with suppress(OSError, ValueError):
                 finish(folder)

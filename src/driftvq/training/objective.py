@@ -24,9 +24,7 @@ class ReconstructionLoss(nn.Module):
     def __init__(self, lpips_weight: float = 0.0) -> None:
         super().__init__()
         self.lpips_weight = lpips_weight
-        self.lpips: nn.Module | None = None
-        if lpips_weight > 0:
-            self.lpips = LPIPS("vgg")
+        self.lpips = LPIPS("vgg") if lpips_weight > 0 else None
 
     def forward(self, reconstructions: Tensor, images: Tensor) -> Tensor:
         """A scalar."""
@@ -100,14 +98,11 @@ class Adversary:
         self.discriminator = PatchDiscriminator()
         self.optimizer = torch.optim.Adam(self.discriminator.parameters(), lr=learning_rate, betas=betas)
 
+    @torch.no_grad()
     def to_(self, device: torch.device) -> None:
-        """Move to a device, and agree with the other processes."""
-        self.discriminator.to(device)
-        for state in self.optimizer.state.values():
-            state.update({k: v.to(device) for k, v in state.items() if isinstance(v, Tensor) and v.ndim > 0})
-        with torch.no_grad():
-            for parameter in self.discriminator.parameters():
-                parameter.copy_(from_first_process(parameter))
+        """Begin on a device, and agree with the other processes."""
+        for parameter in self.discriminator.to(device).parameters():
+            parameter.copy_(from_first_process(parameter))
 
     def active(self, step: int) -> bool:
         """Whether the term counts at this step."""

@@ -121,13 +121,9 @@ class RunImages:
         self.rank, self.world_size = 0, 1
         self.train_source, self.val_source = open_images(config, "train"), open_images(config, "val")
 
-    def train_batches(self, start: int) -> Batches:
-        """From batch ``start`` on, counted from 0."""
-        return self._training_batches(self.config.seed, start, self.config.workers)
-
     def resting_batches(self, count: int) -> "RepeatedBatches":
         """So many batches of training images, the same whenever they are gone through."""
-        return RepeatedBatches(partial(self._training_batches, self.config.seed + RESTING_SEED, 0, 0), count)
+        return RepeatedBatches(partial(self.train_batches, 0, self.config.seed + RESTING_SEED, 0), count)
 
     def val_batches(self) -> Batches:
         """The same images each time; a process may have fewer batches than another, or none."""
@@ -146,15 +142,16 @@ class RunImages:
         with eval_batches(self.val_source, size=self.config.size, batch_size=count, limit=count) as batches:
             return next(iter(batches))
 
-    def _training_batches(self, seed: int, start: int, workers: int) -> Batches:
+    def train_batches(self, start: int, seed: int | None = None, workers: int | None = None) -> Batches:
+        """From batch ``start`` on, counted from 0; seed and workers are the config's."""
         config = self.config
         return train_batches(
             self.train_source,
             size=config.size,
             batch_size=config.batch_size,
-            seed=seed,
+            seed=config.seed if seed is None else seed,
             start_step=start,
-            workers=workers,
+            workers=config.workers if workers is None else workers,
             crop=config.crop,
             flip=config.flip,
             strict=config.strict,
