@@ -1,4 +1,4 @@
-"""Quantizers: one file per method, behind one contract."""
+"""Quantizers behind one contract: one file per method, or for methods of one kind."""
 
 from driftvq.quantizers.cvq import CVQ
 from driftvq.quantizers.ema_vq import EMAVQ, CosineEMAVQ
