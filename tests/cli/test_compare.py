@@ -89,7 +89,7 @@ def test_an_interruption_says_how_to_go_on(here, capsys, monkeypatch):
         (["reproduce", "tabel-3d"], "unknown recipe 'tabel-3d'; known, nearest first: table-3d,"),
         (["compare", "--scale", "paper"], "--scale paper needs images: --data SPEC"),
         (["compare", "--format", "late"], "unknown format 'late'; known, nearest first: latex,"),
-        (["reproduce"], "which one? Known recipes: compare,"),
+        (["reproduce"], "which one? Known recipes: table-2,"),
         (["compare", "--resume"], "--resume needs the comparison to continue"),
         (["compare", "--resume", "absent"], "absent is no comparison to resume"),
         (["compare", "--data", "absent"], "no such file or folder: absent"),
