@@ -42,7 +42,7 @@ def test_parameters_are_counted_alike_while_training_in_the_card_and_by_inspect(
 def test_beside_validation_images_of_their_own_all_images_are_trained_on(images, tmp_path, capsys):
     validation = make_images(tmp_path / "others", count=5)
     assert main(arguments(images, tmp_path / "run", steps=1, val_data=validation)) == 0
-    assert "24 images to train on, 5 held out" in capsys.readouterr().err
+    assert f"24 images to train on, 5 of {validation} to validate on" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(images), "--metrics", "psnr", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["n"] == 24
 

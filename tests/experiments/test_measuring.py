@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from driftvq.data import eval_batches, to_float
+from driftvq.data import eval_batches, to_float, write_image
 from driftvq.experiments.measuring import UsageProbe, describe_codes, flattened, readings
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.run import open_images
@@ -48,7 +48,7 @@ def test_usage_is_counted_over_enough_latents_and_says_which(tmp_path, quantizer
     found = probe.read(model)
     # 16 latents an image, 200 needed of each: 64 and 64 of the held-out images, 192 and 192 of those to train on
     assert probe.over == (
-        "128 latents per code (held-out images, held-out images, mirrored, training images, training images, mirrored)"
+        "128 latents per code (held-out images, mirrored held-out images, training images, mirrored training images)"
     )
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -63,6 +63,24 @@ def test_usage_is_counted_over_enough_latents_and_says_which(tmp_path, quantizer
     assert found["perplexity"] == pytest.approx(np.mean(np.exp(entropies)))
     assert probe.latents == 32 * 16
     assert probe.counts.tolist() == np.bincount(indices.flatten(), minlength=4).tolist()
+
+
+def test_usage_is_counted_over_images_from_everywhere(tmp_path):
+    """Of 400 images in the order of their names the last eighth alone need the second code; 100 images are counted."""
+    data = tmp_path / "images"
+    data.mkdir()
+    for number in range(400):
+        write_image(data / f"{number:03d}.png", np.full((4, 4, 3), 255 * (number >= 350), dtype=np.uint8))
+    held_out = tmp_path / "black"
+    held_out.mkdir()
+    write_image(held_out / "0.png", np.zeros((4, 4, 3), dtype=np.uint8))
+    config = make_config({"data": str(data), "val_data": str(held_out), "size": 4, "quantizer": "vq"})
+    model = VQVAE(ModelConfig(quantizer="vq", codebook_size=2, code_dim=4)).eval()
+    black, white = model.latents(torch.tensor([-1.0, 1.0]).reshape(2, 1, 1, 1).expand(2, 3, 4, 4)).flatten(1)
+    model.quantizer.book.codes.data.copy_(torch.stack([black, white]))
+    probe = UsageProbe(config)
+    assert probe.read(model)["usage"] == 1
+    assert probe.over == "51 latents per code (held-out images, mirrored held-out images, training images)"
 
 
 def test_a_plain_autoencoder_has_no_usage():

@@ -456,6 +456,19 @@ def test_drift_charts_show_what_matters(beside_kmeans: Tab) -> None:
     assert page.locator("#drift").inner_text().count("Drift fades:") == 1
 
 
+RISING = [2134, 2739, 2837, 2970, 3078, 3122, 3145, 3157, 3165, 3170]
+"""A count: no value of it is an outlier."""
+
+
+@pytest.mark.parametrize(
+    ("values", "seen"), [(RISING, [2134, 3170]), ([-90, *(0.1 * i for i in range(1, 10))], [-0.6, 0.9])]
+)
+def test_what_lies_far_out_alone_is_clipped(beside_kmeans: Tab, values: list[float], seen: list[float]) -> None:
+    series = [{"xs": list(range(len(values))), "ys": values}]
+    low, high = beside_kmeans.page.evaluate("(series) => rangeOf(series, { clips: true })", series)
+    assert (low, high) == pytest.approx(seen, rel=0.16)  # and a margin
+
+
 def test_maps_say_how_many_codes_are_under_a_cross(beside_kmeans: Tab) -> None:
     page = beside_kmeans.page
     panel = page.locator("#maps figure", has_text="vanilla VQ")
@@ -482,4 +495,6 @@ def test_a_single_run_has_a_page(browser: Any, tmp_path: Path) -> None:
     assert tab.page.locator("#strips img").count() == 2 * 3
     assert tab.page.locator("#training figure").count() == 3
     assert tab.page.locator("#drift figure").count() == 2
+    once = tab.page.locator("#drift figure", has_text="Lost codes that were moved")
+    assert once.locator(".axes .tick").count() == 1  # read once, at step 60, and not at 59.5, 60 and 60.5
     tab.close()

@@ -44,6 +44,20 @@ def test_mean_and_spread_are_those_of_numpy(sweep_source: Path) -> None:
         assert row.values["kid"].n == len(kids)
 
 
+def test_what_few_ask_for_is_in_a_table_that_names_it(tmp_path: Path) -> None:
+    comparison = make({"a": [1.0], "b": [2.0]}, tmp_path)
+    cells = tuple(
+        replace(cell, values={**cell.values, "thinnest": 0.1, "bandwidth": 2.0, "mine": 3.0})
+        for cell in comparison.cells
+    )
+    assert aggregate(replace(comparison, cells=cells)).columns == ("kid", "mine")
+    assert aggregate(replace(comparison, cells=cells, metrics=("kid", "thinnest"))).columns == (
+        "kid",
+        "thinnest",
+        "mine",
+    )
+
+
 def test_rank_and_test_against_the_best(sweep_source: Path) -> None:
     results = aggregate(load_comparison(sweep_source))
     assert results.lead == "kid"

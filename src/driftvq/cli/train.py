@@ -115,7 +115,7 @@ def _values(values: dict[str, float]) -> str:
     texts = {
         "psnr": "PSNR {:.2f} dB",
         "ssim": "SSIM {:.3f}",
-        "usage": "{:.1%} of the codes selected",
+        "usage": "{:.1%} of the codes selected by these images",
         "perplexity": "perplexity {:.0f}",
     }
     shown = [text.format(values[f"val/{name}"]) for name, text in texts.items() if f"val/{name}" in values]

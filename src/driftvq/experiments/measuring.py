@@ -3,6 +3,7 @@
 Shape suffixes: k codes, n latents, d dimensions.
 """
 
+import math
 import resource
 import statistics
 import sys
@@ -60,7 +61,8 @@ class UsageProbe:
     """Usage and perplexity over enough latents for each code, as far as there are as many.
 
     A code that few latents select looks dead to few images. So enough are counted of held-out images and, since latents
-    of one image are alike, as many of training images; if either are too few, the same mirrored follow.
+    of one image are alike, as many of training images, from everywhere among them: codes that the first of a sorted
+    folder do not need would look dead, too. If either are too few, the same mirrored follow.
 
     Args:
         config: of the run, whose images are taken.
@@ -81,9 +83,11 @@ class UsageProbe:
             return {}
         counter, used = CodeCounter(model.quantizer.codebook_size), dict[str, None]()
         per_position = max(1, model.quantizer.indices_per_position)
+        wanted = LATENTS_PER_CODE * counter.codebook_size
+        limit = -(-wanted // math.prod(model.grid_size((self.config.size, self.config.size))))
         for split in ("val", "train"):
-            needed = counter.indices + LATENTS_PER_CODE * counter.codebook_size * per_position
-            for name, images in self._images(split):
+            needed = counter.indices + wanted * per_position
+            for name, images in self._images(split, limit):
                 used[name] = None
                 counter.update(model.encode(to_float(images).to(next(model.parameters()).device)))
                 if counter.indices >= needed:
@@ -93,12 +97,12 @@ class UsageProbe:
         self.over = f"{self.latents / counter.codebook_size:.0f} latents per code ({', '.join(used)})"
         return {"usage": counter.usage(), "perplexity": counter.perplexity()}
 
-    def _images(self, split: str) -> Iterator[tuple[str, Tensor]]:
+    def _images(self, split: str, limit: int) -> Iterator[tuple[str, Tensor]]:
         config, name = self.config, "held-out images" if split == "val" else "training images"
         for mirrored in (False, True):
-            with eval_batches(open_images(config, split), size=config.size, batch_size=BATCH) as batches:
+            with eval_batches(open_images(config, split), size=config.size, batch_size=BATCH, limit=limit) as batches:
                 for batch in batches:
-                    yield (f"{name}, mirrored", batch.images.flip(3)) if mirrored else (name, batch.images)
+                    yield (f"mirrored {name}", batch.images.flip(3)) if mirrored else (name, batch.images)
 
 
 def readings(model: VQVAE, latents_nd: Tensor) -> dict[str, float]:

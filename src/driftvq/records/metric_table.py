@@ -55,6 +55,8 @@ METRICS = {
     "thinnest": Metric("Thinnest", None, "", None, "spread of the latents on the last principal axis over the first"),
 }  # fmt: skip
 """Everything that has a name; a new metric is one more line."""
+ASIDE = ("thinnest", "bandwidth")
+"""What few readers ask for: kept with each cell, and in tables of comparisons that name it."""
 
 FEATURE_METRICS = ("rfid", "kid")
 MEAN_METRICS = ("lpips_alex", "lpips_vgg", "ssim", "ms_ssim", "psnr")

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from driftvq.records.comparisons import Cell, Comparison, Method, Point
-from driftvq.records.metric_table import METRICS, Better, State, codebook_state, decimals, expected_usage, metric
+from driftvq.records.metric_table import ASIDE, METRICS, Better, State, codebook_state, decimals, expected_usage, metric
 
 
 class Summary(NamedTuple):
@@ -144,7 +144,7 @@ def aggregate(comparison: Comparison) -> Results:
     rows = [_row(comparison.method(name), point, cells) for (name, point), cells in groups.items()]
     measured = list(dict.fromkeys(name for row in rows for name in row.values))
     columns = [name for name in comparison.metrics if name in measured]
-    others = [name for name in measured if name not in columns and not name.endswith("_std")]
+    others = [name for name in measured if name not in (*columns, *ASIDE) and not name.endswith("_std")]
     columns += sorted(others, key=lambda name: list(METRICS).index(name) if name in METRICS else len(METRICS))
     lead = next((name for name in columns if metric(name).better), comparison.metrics[0])
     columns.sort(key=lambda name: (name != lead, name != "usage"))

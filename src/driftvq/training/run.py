@@ -228,8 +228,9 @@ def describe(config: TrainConfig, images: RunImages, model: VQVAE, fabric: Fabri
     device = pick_accelerator(config.accelerator)
     processes = "" if fabric.world_size == 1 else f" × {fabric.world_size}"
     layout = "" if memory_layout(config) == torch.contiguous_format else ", channels last"
+    others = "held out" if config.val_data is None else f"of {config.val_data} to validate on"
     return (
-        f"{data}: {len(images.train_source):,} images to train on, {len(images.val_source):,} held out, "
+        f"{data}: {len(images.train_source):,} images to train on, {len(images.val_source):,} {others}, "
         f"{config.size} px · {config.network} network, {parameters:,} parameters · {codes} · "
         f"{device}{processes}, {pick_precision(config)}{layout} · {steps:,} steps → {run}"
     )

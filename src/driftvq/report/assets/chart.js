@@ -36,6 +36,8 @@ function isLogY(series, { logY }) {
   return values.length > 0 && Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > logY;
 }
 
+const WORTH_CLIPPING = 1.5;
+
 /** Where most values lie, and as far again: what is farther out is clipped, and marked at the edge. */
 function coreOf(values) {
   const sorted = [...values].sort((a, b) => a - b);
@@ -60,7 +62,7 @@ function rangeOf(series, { percent, skipStart, logY, clips }) {
   if (!(low <= high)) return [0, 1];
   if (clips && !isLogY(series, { logY })) {
     const core = coreOf(series.flatMap(({ ys }) => ys));
-    [low, high] = [Math.max(low, core[0]), Math.min(high, core[1])];
+    if (high - low > WORTH_CLIPPING * (core[1] - core[0])) [low, high] = [Math.max(low, core[0]), Math.min(high, core[1])];
   }
   if (isLogY(series, { logY })) return [low / (high / low) ** 0.06, high * (high / low) ** 0.06];
   const margin = 0.06 * (high - low) || 0.1 * Math.abs(high) || 1;
@@ -110,7 +112,8 @@ function drawChart(chart) {
   chart.xs = [...new Set(chart.series.flatMap(({ xs }) => xs))].sort((a, b) => a - b);
   const warp = spec.logX ? Math.log2 : (value) => value;
   let [first, last] = [warp(Math.min(...all)), warp(Math.max(...all))];
-  if (first === last) [first, last] = [first - 1, last + 1];
+  chart.only = first === last ? [all[0]] : null;
+  if (chart.only) [first, last] = [first - 1, last + 1];
   const [low, high] = rangeOf(range, spec);
   chart.x = (value) => box.left + ((warp(value) - first) / (last - first)) * (box.right - box.left);
   const rise = isLogY(range, spec) ? Math.log : (value) => value;
@@ -145,14 +148,14 @@ function inOrder(series) {
   return [...series].sort((a, b) => weight(a) - weight(b));
 }
 
-function axes({ spec, box, x, y, yTicks, width }, first, last) {
+function axes({ spec, box, x, y, yTicks, width, only }, first, last) {
   const group = svg("g", { class: "axes" });
   for (const value of yTicks) {
     group.append(svg("line", { x1: box.left, x2: box.right, y1: y(value), y2: y(value) }));
     group.append(svg("text", { x: box.left - 8, y: y(value) + 4, "text-anchor": "end" }, short(value, spec.percent)));
   }
   let free = -Infinity;
-  const ticks = spec.xTicks ? spec.xTicks() : niceTicks(first, last, clamp(Math.floor(width / 90), 2, 8));
+  const ticks = spec.xTicks ? spec.xTicks() : only ?? niceTicks(first, last, clamp(Math.floor(width / 90), 2, 8));
   for (const value of ticks) {
     const at = x(value);
     const text = spec.xTicks ? String(value) : short(value);

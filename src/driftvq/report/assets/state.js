@@ -17,7 +17,7 @@ for (const { methods } of comparisons) {
     if (styles.has(name)) continue;
     const own = group === "ours";
     styles.set(name, {
-      colour: `var(--m${index % COLOURS})`,
+      colour: group === "reference" ? "var(--soft)" : `var(--m${index % COLOURS})`,
       dash: own ? "" : DASHES[1 + (index % (DASHES.length - 1))],
       marker: MARKERS[index % MARKERS.length],
       width: own ? 2.6 : 1.8,

@@ -131,7 +131,7 @@ function tableKey(comparison) {
         ]
       : [["", "one seed: no spread"]]),
     ["↓ ↑", "lower, higher is better"],
-    ["", `collapsed: less than ${short(report.collapsed, true)} of the codes that can be selected are`],
+    ["", `collapsed: less than ${short(report.collapsed, true)} of the codes are in use`],
   ];
   const list = el("ul", { class: "key" }, items.map(([sign, ...words]) => el("li", {}, el("b", {}, sign), " ", words.join(""))));
   const missing = comparison.missing.map((text) => el("li", {}, el("b", {}, "–"), " not measured: ", text));
