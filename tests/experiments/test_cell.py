@@ -67,8 +67,8 @@ def test_a_probing_cell_says_what_it_counted_and_what_the_codebook_did(tmp_path,
     assert {"usage@2", "perplexity@2", "usage", "relocated", "drift_followed", "thinnest"} <= record.values.keys()
     logged = {r["step"]: r["probe/usage"] for r in read_records(cell / "metrics.jsonl") if "probe/usage" in r}
     assert logged == {3: record.values["usage@2"]}
-    # 1,600 needed of each, counted by batches of 1,024
-    assert record.usage_over == "128 latents per code (held-out images, training images)"
+    # 1,600 needed of each: 25 images of 64 latents
+    assert record.usage_over == "100 latents per code (held-out images, training images)"
     model = VQVAE.from_pretrained(cell / "model")
     assert record.values["usage"] == UsageProbe(make_config(record.config)).read(model)["usage"]
 
