@@ -76,12 +76,8 @@ WIDTH = 80
 BARS = "▁▂▃▄▅▆▇█"
 CHART = 24
 SHARES = {
-    "affine_share",
-    "cells_changed",
-    "cells_changed_by_latents",
-    "follow_selected",
-    "follow_unselected",
-    "recent_usage",
+    *("affine_share", "cells_changed", "cells_changed_by_latents"),
+    *("follow_selected", "follow_unselected", "recent_usage"),
 }
 """Values whose highest bar is 1; that of the others is the highest value."""
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from driftvq.data import eval_batches, to_float
 from driftvq.experiments.measuring import (
     BATCH,
+    StepClock,
     UsageProbe,
     describe_codes,
     measure,
@@ -25,7 +26,6 @@ from driftvq.experiments.measuring import (
     peak_memory_mb,
     readings,
     rebuild,
-    step_clock,
 )
 from driftvq.files import read_records
 from driftvq.machine import pick_accelerator
@@ -114,7 +114,7 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
     say = partial(print, file=sys.stderr, flush=True)
     started = time.perf_counter()
     try:
-        with step_clock() as clock:
+        with StepClock() as clock:
             result = train(replace(config, out=str(run)), resume=resume, say=say, probe=probe)
     finally:
         seconds = before + time.perf_counter() - started

@@ -9,9 +9,8 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 import torch
@@ -164,7 +163,7 @@ def flattened(points_nd: Tensor) -> Tensor:
 
 
 class StepClock:
-    """When each optimizer step ended.
+    """When each step of any optimizer of this process ended, inside.
 
     The median of the times between them leaves out validations and checkpoints, which few of the intervals contain.
     """
@@ -172,24 +171,17 @@ class StepClock:
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def __call__(self, *arguments: Any) -> None:
-        self.times.append(time.perf_counter())
+    def __enter__(self) -> Self:
+        self._handle = register_optimizer_step_post_hook(lambda *arguments: self.times.append(time.perf_counter()))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._handle.remove()
 
     def ms_per_step(self) -> float | None:
         """None without two steps."""
         between = [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
         return 1000 * statistics.median(between) if between else None
-
-
-@contextmanager
-def step_clock() -> Iterator[StepClock]:
-    """Count the steps of every optimizer of this process."""
-    clock = StepClock()
-    handle = register_optimizer_step_post_hook(clock)
-    try:
-        yield clock
-    finally:
-        handle.remove()
 
 
 def peak_memory_mb() -> float:

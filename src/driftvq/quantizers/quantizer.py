@@ -273,16 +273,13 @@ class Quantizer(WithStatistics):
         for part in self.modules():
             if isinstance(part, Quantizer):
                 part._check_sharding()
-        books = [module for module in self.modules() if isinstance(module, Codebook)]
-        for book in books:
-            book.pack_()
+            if isinstance(part, Codebook):
+                part.pack_()
         for buffer in self.buffers():
             buffer.copy_(from_first_process(buffer))
-        for book in books:
-            book.agree_()
-        for start in self.modules():
-            if isinstance(start, KMeansStart):
-                start.agree_()
+        for part in self.modules():
+            if isinstance(part, Codebook | KMeansStart):
+                part.agree_()
         self._agreed = True
 
     def _check_sharding(self) -> None:

@@ -109,15 +109,11 @@ class _OptionsAction(argparse.Action):
 @cache
 def _types() -> dict[str, tuple[Any, ...]]:
     """Allowed types of each field, None's last."""
-    hints = get_type_hints(TrainConfig)
-    return {f.name: tuple(_kinds(hints[f.name])) for f in fields(TrainConfig)}
-
-
-def _kinds(hint: Any) -> list[Any]:
-    origin = get_origin(hint)
-    if origin in (dict, tuple):
-        return [origin]
-    return list(get_args(hint)) if get_args(hint) else [hint]
+    hints = {name: (get_origin(hint), get_args(hint), hint) for name, hint in get_type_hints(TrainConfig).items()}
+    return {
+        name: (origin,) if origin in (dict, tuple) else arguments or (hint,)
+        for name, (origin, arguments, hint) in hints.items()
+    }
 
 
 _WORDS: dict[Any, str] = {
@@ -132,10 +128,11 @@ _WORDS: dict[Any, str] = {
 
 def _fit(kind: Any, value: object) -> Any:
     """The value as this type, or None."""
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return _float(value)
-    if kind is float and isinstance(value, str):
-        return _float(value)  # YAML 1.1 reads 5e-4 as text
+    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML 1.1 reads 5e-4 as text
+        except (ValueError, OverflowError):
+            return None
     if kind is tuple and isinstance(value, list | tuple) and len(value) == 2:
         pair = tuple(_fit(float, number) for number in value)
         return None if None in pair else pair
@@ -144,13 +141,6 @@ def _fit(kind: Any, value: object) -> Any:
     if kind in (int, str, bool) and type(value) is kind:
         return value
     return None
-
-
-def _float(value: str | float) -> float | None:
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
 
 
 def _parser(name: str, kind: Any) -> Callable[[str], Any]:
