@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from driftvq.files import write_text
 from driftvq.names import check_name
@@ -63,17 +63,23 @@ def _headings(results: Results) -> list[str]:
     return ["Method", *sweep, *(column_heading(results, name) for name in results.columns), "Training (s)", "Seeds"]
 
 
-def _text_rows(
-    results: Results, escape: Callable[[str], str], strong: Callable[[str], str], signs: tuple[str, str]
-) -> list[list[str]]:
-    """The cells of the table as text; ``signs`` are ± and the mark of values within the spread of the best."""
+class _Style(NamedTuple):
+    """How text is escaped, the best value told, and the signs of ± and of values within the spread of the best."""
+
+    escape: Callable[[str], str]
+    strong: str
+    plus_minus: str
+    within: str
+
+
+def _text_rows(results: Results, style: _Style) -> list[list[str]]:
+    """The cells of the table as text."""
     rows = []
     for row in results.rows:
-        cells = [escape(row.method.label)]
+        cells = [style.escape(row.method.label)]
         if results.comparison.sweep:
-            cells.append(escape("any" if row.point is None else str(row.point)))
-        for name in results.columns:
-            cells.append(_value(results, row, name, results.digits[name], escape, strong, signs))
+            cells.append(style.escape("any" if row.point is None else str(row.point)))
+        cells += [_value(results, row, name, style) for name in results.columns]
         times = [cell.seconds["train"] for cell in row.done if "train" in cell.seconds]
         cells.append(f"{sum(times) / len(times):.0f}" if times else "–")
         cells.append(f"{len(row.done)}" if len(row.done) == len(row.cells) else f"{len(row.done)} of {len(row.cells)}")
@@ -81,24 +87,15 @@ def _text_rows(
     return rows
 
 
-def _value(
-    results: Results,
-    row: Row,
-    name: str,
-    digits: int,
-    escape: Callable[[str], str],
-    strong: Callable[[str], str],
-    signs: tuple[str, str],
-) -> str:
+def _value(results: Results, row: Row, name: str, style: _Style) -> str:
     if name not in row.values:
         return "failed" if row.failed and not row.done else "–"
-    mean, spread, _ = row.values[name]
-    text = escape(written(name, mean, digits))
-    mark = results.mark(row, name)
-    text = strong(text) if mark == "best" else text
+    (mean, spread, _), digits, mark = row.values[name], results.digits[name], results.mark(row, name)
+    text = style.escape(written(name, mean, digits))
+    text = style.strong.replace("…", text) if mark == "best" else text
     if spread is not None:
-        text += f" {signs[0]} {escape(written_spread(name, spread, digits))}"
-    return f"{text} {signs[1]}" if mark == "within" else text
+        text += f" {style.plus_minus} {style.escape(written_spread(name, spread, digits))}"
+    return f"{text} {style.within}" if mark == "within" else text
 
 
 def _footnotes(results: Results) -> list[str]:
@@ -118,7 +115,7 @@ def _footnotes(results: Results) -> list[str]:
 
 def _markdown(results: Results) -> str:
     headings = [_escape_markdown(text) for text in _headings(results)]
-    rows = _text_rows(results, _escape_markdown, lambda text: f"**{text}**", ("±", "≈"))
+    rows = _text_rows(results, _Style(_escape_markdown, "**…**", "±", "≈"))
     aligned = ["---"] + ["---:"] * (len(headings) - 1)
     lines = ["| " + " | ".join(cells) + " |" for cells in [headings, aligned, *rows]]
     notes = "\n".join(f"- {_escape_markdown(line)}" for line in _footnotes(results))
@@ -126,7 +123,7 @@ def _markdown(results: Results) -> str:
 
 
 def _latex(results: Results) -> str:
-    rows = _text_rows(results, _escape_latex, lambda text: rf"\textbf{{{text}}}", (r"$\pm$", r"$\approx$"))
+    rows = _text_rows(results, _Style(_escape_latex, r"\textbf{…}", r"$\pm$", r"$\approx$"))
     rows = [["--" if cell == "–" else cell for cell in row] for row in rows]
     headings = [_escape_latex(text) for text in _headings(results)]
     body = [" & ".join(cells) + r" \\" for cells in rows]
