@@ -5,6 +5,7 @@
 writes it into the package; a test compares.
 """
 
+import argparse
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -101,5 +102,6 @@ def _follow(cloud: clouds.Cloud, method: str, seed: int, steps: int) -> list[clo
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description="Record the library's quantizers for the playground.").parse_args()
     place = Path(playground.__file__).parent / "assets" / playground.RECORDINGS
     write_text(place, json.dumps(record(), separators=(",", ":")) + "\n")
