@@ -8,13 +8,24 @@ import stat
 import subprocess
 import sys
 import tracemalloc
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftvq.files import LOCK_FILE, locked, open_regular, read_object, read_records, records_of, replacing, write_text
+from driftvq.files import (
+    LOCK_FILE,
+    dated_folder,
+    locked,
+    open_regular,
+    read_object,
+    read_records,
+    records_of,
+    replacing,
+    write_text,
+)
 from driftvq.names import shortened
 from tests.limits import ends_within
 
@@ -251,3 +262,20 @@ def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch, num
     monkeypatch.setattr("fcntl.flock", refuse)
     take(tmp_path)
     assert (tmp_path / LOCK_FILE).exists()
+
+
+def test_a_dated_folder_is_a_new_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("driftvq.files.datetime", Noon)
+    first = dated_folder("{x}-NOW")
+    assert first == Path("runs/{x}-20260102-120000")
+    for number in (2, 3):
+        first.mkdir(parents=True)
+        first = dated_folder("{x}-NOW")
+        assert first == Path(f"runs/{{x}}-20260102-120000-{number}")
+
+
+class Noon(datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 1, 2, 12)

@@ -77,8 +77,8 @@ def make_folder(folder: Path) -> None:
 
 
 def dated_folder(name: str) -> Path:
-    """A folder in ``runs`` that does not exist, by date and time, which stand at the ``{}`` of the name."""
-    base = Path("runs") / name.format(datetime.now().astimezone().strftime("%Y%m%d-%H%M%S"))
+    """A folder in ``runs`` that does not exist, by date and time, which stand at the ``NOW`` of the name."""
+    base = Path("runs") / name.replace("NOW", datetime.now().astimezone().strftime("%Y%m%d-%H%M%S"))
     numbered = (base.with_name(f"{base.name}-{number}") for number in count(2))
     return next(folder for folder in chain([base], numbered) if not folder.exists())
 

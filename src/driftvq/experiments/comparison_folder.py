@@ -29,7 +29,7 @@ def find_folder(request: Request, out: Path | None, resume: bool) -> Path:
         ValueError: it holds something else, or another comparison.
     """
     if out is None:
-        return dated_folder(f"{request.recipe}-{{}}")
+        return dated_folder(f"{request.recipe}-NOW")
     if out.exists() and not out.is_dir():
         raise ValueError(f"the folder {out} is a file; choose another --out")
     if not out.is_dir() or not any(path.name != LOCK_FILE for path in out.iterdir()):

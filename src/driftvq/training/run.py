@@ -35,7 +35,7 @@ def new_run(config: TrainConfig, chosen: Path | None = None) -> Path:
     if config.out is None and chosen is None and (config.num_nodes > 1 or not is_first_process()):
         raise ValueError("several machines must agree on the run folder: give it with --out")
     named = re.sub(r"[^A-Za-z0-9_]+", "-", config.quantizer)
-    folder = chosen or (Path(config.out) if config.out is not None else dated_folder(f"{{}}-{named}"))
+    folder = chosen or (Path(config.out) if config.out is not None else dated_folder(f"NOW-{named}"))
     if not is_first_process():
         return folder
     if folder.exists() and not folder.is_dir():
