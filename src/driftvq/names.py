@@ -86,6 +86,15 @@ def install_command(extra: str) -> str:
     return f"pip install {names}" if names else f'pip install ".[{extra}]" in a checkout of driftvq'
 
 
+def needed(module: str, what: str, extra: str = "tokenizer") -> Any:
+    """A module of a package that is not always there; without it, an error says what needs it, and the command."""
+    try:
+        import_module(module.partition(".")[0])  # a part that is there already says nothing of the whole
+        return import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{what}: {install_command(extra)}") from error
+
+
 def version_of(package: str) -> str | None:
     """The version of an installed package."""
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from driftvq.names import install_command
+from driftvq.names import needed
 
 Item = TypeVar("Item")
 
@@ -115,11 +115,8 @@ def counted(items: Iterable[Item], what: str, clock: Callable[[], float] = time.
 
 
 def _bar() -> Any:
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-    except ImportError as error:
-        raise ValueError(f"the progress bar needs rich: {install_command('tokenizer')}") from error
-    texts = (TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), *texts)
-    return Progress(*columns, console=Console(file=sys.stderr), redirect_stdout=False)
+    rich = needed("rich.progress", "the progress bar needs rich")
+    text = rich.TextColumn
+    numbers = (rich.MofNCompleteColumn(), text("{task.fields[rate]}"), rich.TimeRemainingColumn())
+    columns = (text("{task.description}"), rich.BarColumn(bar_width=None), *numbers, text("{task.fields[text]}"))
+    return rich.Progress(*columns, console=rich.Console(file=sys.stderr), redirect_stdout=False)

@@ -166,7 +166,21 @@ LONGEST_LINE = 1 << 16
 """Bytes of a path in a list; no system opens a longer one."""
 
 
-class FileSource:
+class NamedRows:
+    """Some of many names: what a source of images has that knows them by names."""
+
+    _names: PackedNames
+    _rows: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def name(self, index: int) -> str:
+        """The image's name: its path from the folder or shards on, with ``/``."""
+        return self._names[int(self._rows[index])].decode("utf-8", "backslashreplace")
+
+
+class FileSource(NamedRows):
     """Image files below one folder, known by their names alone."""
 
     def __init__(
@@ -182,13 +196,6 @@ class FileSource:
         self.problems = list(problems)
         self._names = names
         self._rows = split_rows(names, split, val_share, seed, str(root))
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def name(self, index: int) -> str:
-        """The path relative to the folder, with ``/``."""
-        return self._names[int(self._rows[index])].decode("utf-8", "backslashreplace")
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
         """Decode one image; see :func:`driftvq.data.images.read_image`."""

@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 
 from driftvq.files import open_regular, replacing
 from driftvq.machine import available_memory
-from driftvq.names import check_name, install_command
+from driftvq.names import check_name, needed
 
 Pixels = NDArray[np.uint8]
 
@@ -104,11 +104,7 @@ def write_image(path: str | os.PathLike[str], image: Pixels) -> None:
 
 def pillow_image() -> Any:
     """Pillow's module for images."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ValueError(f"images are read with Pillow: {install_command('tokenizer')}") from error
-    return Image
+    return needed("PIL.Image", "images are read with Pillow")
 
 
 @cache

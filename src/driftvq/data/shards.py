@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS, PackedNames, split_rows
+from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS, NamedRows, PackedNames, split_rows
 from driftvq.data.images import SUFFIXES, USABLE, BadImageError, Pixels, is_image_name, read_image
 from driftvq.data.tar_index import Member, TarError, tar_members
 from driftvq.files import open_regular
@@ -33,7 +33,7 @@ MAX_SHARDS = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
-class ShardSource:
+class ShardSource(NamedRows):
     """The images of tar shards: of each sample (members that differ after the first dot) the image.
 
     Args:
@@ -57,13 +57,6 @@ class ShardSource:
         self._rows = split_rows(self._names, split, val_share, seed, str(shards[0]))
         of_rows = np.asarray(self._shard_of)[self._rows]
         self.block_ends = np.searchsorted(of_rows, np.arange(len(shards)), side="right").astype(np.int64)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def name(self, index: int) -> str:
-        """Shard and member, such as ``train-000.tar/0001.jpg``."""
-        return self._names[int(self._rows[index])].decode("utf-8", "backslashreplace")
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
         """Decode one sample's image."""

@@ -17,7 +17,7 @@ from driftvq.data.folder import (
 )
 from driftvq.data.images import BadImageError, Pixels, is_image_name, read_image
 from driftvq.data.shards import COMPRESSED, ShardSource, find_shards, open_pattern
-from driftvq.names import check_name, install_command
+from driftvq.names import check_name, needed
 
 
 class HuggingFaceSource:
@@ -110,11 +110,7 @@ def _image_column(name: str, table: Any) -> str:
 
 
 def _datasets() -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ValueError(f"hf: needs the datasets package: {install_command('datasets')}") from error
-    return datasets
+    return needed("datasets", "hf: needs the datasets package", "datasets")
 
 
 LISTS = (".txt", ".lst")

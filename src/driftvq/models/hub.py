@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ from driftvq.models.pretrained import (
     save_pretrained,
 )
 from driftvq.models.vqvae import VQVAE
-from driftvq.names import STARTER, install_command
+from driftvq.names import STARTER, needed
 from driftvq.records.runs import EVALUATION_FILE
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -176,10 +177,6 @@ def _line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _hub() -> ModuleType:
-    try:
-        import huggingface_hub
-        import huggingface_hub.errors
-    except ImportError as error:
-        raise ValueError(f"models on the hub need huggingface_hub: {install_command('tokenizer')}") from error
-    return huggingface_hub
+def _hub() -> Any:
+    needed("huggingface_hub.errors", "models on the hub need huggingface_hub")
+    return import_module("huggingface_hub")

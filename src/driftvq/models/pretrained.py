@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from driftvq.files import make_folder, read_object, replacing, write_text
 from driftvq.models.model_config import ModelConfig
 from driftvq.models.vqvae import VQVAE, count_parameters
-from driftvq.names import install_command, shortened
+from driftvq.names import needed, shortened
 from driftvq.quantizers.codebooks.start import KMeansStart
 
 
@@ -239,9 +239,6 @@ def _check_types(tensors: Mapping[str, torch.Tensor], model: VQVAE, weights: Pat
             raise ValueError(f"{weights} does not fit its {CONFIG}: {name} is {got}, expected {expected.dtype}")
 
 
-def _safetensors() -> ModuleType:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise ValueError(f"saved models need safetensors: {install_command('tokenizer')}") from error
-    return safetensors
+def _safetensors() -> Any:
+    needed("safetensors.torch", "saved models need safetensors")
+    return import_module("safetensors")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from driftvq.files import read_object, read_records, write_text
-from driftvq.names import install_command, shortened_text
+from driftvq.names import needed, shortened_text
 from driftvq.records.codec import encode
 from driftvq.records.comparisons import COMPARISON_FILE, Cell, Comparison, Method, Place, load_comparison
 
@@ -67,11 +67,7 @@ def parse_yaml(text: str) -> Any:
 
 def pyyaml() -> Any:
     """PyYAML, which only runs need."""
-    try:
-        import yaml  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ValueError(f"settings need PyYAML: {install_command('tokenizer')}") from error
-    return yaml
+    return needed("yaml", "settings need PyYAML")
 
 
 def append_record(path: Path, step: int, values: Mapping[str, Any]) -> None:
