@@ -1,7 +1,8 @@
 """Mutation test of the heart: one small fault at a time in ``functional/`` and ``quantizers/``; does a test fail?
 
-``python benchmarks/mutants.py --count 80 --seed 0`` draws the faults, tries each in a copy of the sources against the
-tests of its module, and lists those that no test noticed.
+``python benchmarks/mutants.py --count 80 --seed 0`` (`make mutants`) draws the faults, one of each file in turn, tries
+each in a copy of the sources against the tests of its module, and lists those that no test noticed. After each one it
+writes docs/results/mutants.json, from which docs/reliability.md has its table.
 """
 
 import argparse
@@ -16,9 +17,12 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hypothesis  # noqa: F401 - loaded once, before processes are made; driftvq is loaded in each of them
 import pytest
@@ -212,6 +216,14 @@ def tests_of(path: Path) -> list[str]:
     return [CONTRACT, "-k", f"not compile and not graph and ({cases})"]
 
 
+def in_process(work: Callable[..., None], *words: Any) -> int | None:
+    """Do it in a process of its own, which loads driftvq for itself; the exit code."""
+    process = multiprocessing.get_context("fork").Process(target=work, args=words)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
 def _run_tests(sources: str, tests: list[str]) -> None:
     """In a process of its own: exit code 0 if every test passes."""
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -227,11 +239,35 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
     """Whether a test fails with the fault."""
     place = copy / mutant.path.relative_to(ROOT / "src")
     place.write_text(mutant.source(), encoding="utf-8")
-    process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(str(copy), tests_of(mutant.path)))
-    process.start()
-    process.join()
+    code = in_process(_run_tests, str(copy), tests_of(mutant.path))
     shutil.copyfile(mutant.path, place)
-    return process.exitcode != 0
+    return code != 0
+
+
+def draw(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
+    """A fault of every file, then a second one of each, and so on."""
+    turns: Counter[Path] = Counter()
+    in_turn: list[tuple[int, Mutant]] = []
+    for mutant in random.Random(seed).sample(mutants, len(mutants)):
+        in_turn.append((turns[mutant.path], mutant))
+        turns[mutant.path] += 1
+    return [mutant for _, mutant in sorted(in_turn, key=lambda each: each[0])[:count]]
+
+
+def write_report(verdicts: list[tuple[Mutant, bool]], possible: int, command: str) -> None:
+    """The rows of docs/results/mutants.json; in a process of its own, which may load driftvq."""
+    from results import DOCS, Results, outdated, save
+
+    files: dict[str, list[int]] = {}
+    for mutant, noticed in verdicts:
+        row = files.setdefault(str(mutant.path.relative_to(ROOT / "src/driftvq")), [0, 0])
+        row[0], row[1] = row[0] + 1, row[1] + noticed
+    total = [len(verdicts), sum(noticed for _, noticed in verdicts)]
+    rows = [[name, *counts] for name, counts in [*sorted(files.items()), ("all", total)]]
+    about = f"Drawn from {possible:,} possible faults, one of each file in turn; slow tests are left out."
+    columns = ["file", "faults", "noticed"]
+    save(Results("Faults in the sources", command, about, columns, rows, listed=False), DOCS / "results/mutants.json")
+    outdated(write=True)
 
 
 def main() -> None:
@@ -243,16 +279,20 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     mutants = all_mutants(args.only)
-    drawn = random.Random(args.seed).sample(mutants, min(args.count, len(mutants)))
-    survivors = []
+    drawn = draw(mutants, args.count, args.seed)
+    command = f"python benchmarks/mutants.py --count {args.count} --seed {args.seed}"
+    verdicts: list[tuple[Mutant, bool]] = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "src"
         shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         for number, mutant in enumerate(drawn, start=1):
             started, noticed = time.monotonic(), is_noticed(mutant, copy)
-            survivors += [] if noticed else [mutant]
+            verdicts.append((mutant, noticed))
             word = "noticed " if noticed else "SURVIVED"
             print(f"{number:3} {word} {mutant}  ({time.monotonic() - started:.0f} s)", flush=True)
+            if args.only == [""]:
+                in_process(write_report, verdicts, len(mutants), command)
+    survivors = [mutant for mutant, noticed in verdicts if not noticed]
     print(f"\n{len(drawn) - len(survivors)} of {len(drawn)} faults noticed, drawn from {len(mutants)} possible ones")
     for mutant in survivors:
         print(f"  {mutant}")

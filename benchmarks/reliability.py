@@ -46,15 +46,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tests", nargs="*", default=["tests"], help="files or folders; default: all")
     parser.add_argument("-k", default="", help="names of tests, as pytest's")
-    parser.add_argument("--seconds", type=float, default=600, help="of each fuzzer (default: 600)")
+    parser.add_argument("--seconds", type=float, default=600, help="of a processor, for each fuzzer (default: 600)")
     args = parser.parse_args()
     rows, passed = run_trials(args.tests, args.k, args.seconds)
     known = read_all().get(NAME)
     new = {row[0] for row in rows}
     kept = [row for row in known.rows if row[0] not in new] if known else []
-    about = (
-        "On one thread; how many trials fit into a fuzzer's seconds depends on the machine and on what else it does."
-    )
+    about = "On one thread. A fuzzer runs for so many seconds of a processor; the seconds here are those that went by."
     merged: list[list[Value]] = sorted([*kept, *rows], key=lambda row: str(row[0]))
     save(Results("Hostile trials", COMMAND, about, COLUMNS, merged, listed=False), DOCS / "results" / f"{NAME}.json")
     outdated(write=True)

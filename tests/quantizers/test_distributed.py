@@ -116,6 +116,14 @@ CASES = {
     "trans_vq paper ddp": Case(lambda: TransVQPaper(DIM, SIZE, width=8), ddp=True, seeds_differ=True),
     "trans_vq published ddp": Case(lambda: TransVQPublished(DIM, SIZE), ddp=True, seeds_differ=True),
     "trans_vq ddp empty": Case(trans("attention"), ddp=True, batches="empty", joined=False),
+    "residual ddp": Case(named("residual_vq", num_quantizers=2, quantizer="ns_vq"), ddp=True, seeds_differ=True),
+    "residual masked ddp": Case(named("residual_vq", num_quantizers=2), ddp=True, batches="masked", joined=False),
+    # Residuals of 0 make equal codes, between which the last bit decides.
+    "residual empty": Case(named("residual_vq", num_quantizers=2), batches="empty", joined=False),
+    # The latents of both levels stand in another order, and so other ones are drawn for codes that are lost.
+    "residual shared": Case(named("residual_vq", num_quantizers=2, shared_codebook=True), joined=False),
+    "grouped ddp": Case(named("grouped_vq", groups=2, quantizer="ns_vq"), ddp=True, seeds_differ=True),
+    "grouped of residual": Case(named("grouped_vq", groups=2, quantizer="residual_vq"), seeds_differ=True),
 }
 
 
@@ -174,7 +182,7 @@ def train(case, model, batch_of):
         return {
             "codebook": quantizer.codebook.detach().clone(),
             "code_age": quantizer.code_age.clone(),
-            "started": quantizer.start.done,
+            "started": all(part.start.done for part in quantizer.modules() if hasattr(part, "start")),
             "indices": quantizer.eval()(joined_batch(CASES["ema"], STEPS)[0].to(case.dtype)).indices,
         }
 

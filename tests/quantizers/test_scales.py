@@ -70,6 +70,28 @@ def test_a_scale_that_is_none_for_a_method_is_refused_before_anything_changes(na
     vq(torch.zeros(9, DIM))
 
 
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", ["vq", "ema_vq", "sim_vq", "opt_vq", "wasserstein_vq", "ns_vq_published", "cvq"])
+def test_codes_that_nothing_brought_to_the_latents_refuse_another_scale(name: str, scale: float) -> None:
+    vq, x = make_quantizer(name, dim=DIM, codebook_size=SIZE, kmeans_init=False), torch.randn(48, DIM)
+    before = deepcopy(vq.state_dict())
+    with pytest.raises(ValueError, match=r"have magnitudes between .* of their own, got .*: scale the latents"):
+        vq(x * scale)
+    assert all(torch.equal(value, before[key]) for key, value in vq.state_dict().items())
+    vq.set_codebook_(torch.randn(SIZE, DIM) * scale)
+    vq(x * scale)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_codes_that_go_where_the_latents_are_need_no_start(scale: float) -> None:
+    torch.manual_seed(0)
+    vq = make_quantizer("ns_vq", dim=DIM, codebook_size=SIZE, kmeans_init=False)
+    for _ in range(100):
+        x = torch.randn(48, DIM) * scale
+        quantized = vq(x).quantized
+    assert ((quantized - x) / scale).square().mean() < 0.6
+
+
 @pytest.mark.parametrize("name", QUANTIZERS)
 def test_squares_without_a_finite_sum_are_refused_before_anything_changes(name: str) -> None:
     vq, x = make(name), torch.randn(4096, DIM) * 1e18

@@ -19,6 +19,7 @@ from driftvq.quantizers.codebooks.sampling import take_over
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import is_sharded, with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
+from driftvq.quantizers.finite import OWN_SCALE
 from driftvq.quantizers.quantizer import Quantizer, project
 from driftvq.quantizers.recomputation import Past, may_be_recomputed, recomputing
 from driftvq.quantizers.steps import Call, Selection, Step
@@ -156,6 +157,14 @@ class CodebookQuantizer(Quantizer):
         if not self.start.done:
             raise ValueError("a codebook can grow once its k-means start is finished: train a few steps first")
         self.book.check_growth()
+
+    def _scale(self) -> tuple[float, float]:
+        least, most = super()._scale()
+        if self.training and self.start.done and not isinstance(self.book, FollowingCodes) and self.step == 0:
+            # Codes that nothing brought to the latents: an optimizer or an average would take for ever over more.
+            size = float(torch.linalg.vector_norm(self.book.stored.detach())) / self.book.stored.numel() ** 0.5
+            least, most = max(least, OWN_SCALE[0] * min(size, 1)), min(most, OWN_SCALE[1] * max(size, 1))
+        return least, most
 
     def _run(self, x_nd: Tensor, call: Call) -> Step:
         if self.training and recomputing():
