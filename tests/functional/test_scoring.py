@@ -73,6 +73,14 @@ def test_one_lost_code_spoils_no_search(way):
     np.testing.assert_array_equal(nearest(x, codebook, way=way).numpy()[kept_n], right_n[kept_n])
 
 
+@pytest.mark.parametrize("far", [-1e12, 1e12])
+def test_four_lost_codes_of_ten_spoil_no_search(way, far):
+    x, codebook = randn(200, 4), randn(70, 4, seed=1)
+    right_n, clear_n = winners(x, codebook[28:])
+    codebook[:28] = far
+    np.testing.assert_array_equal(nearest(x, codebook, way=way).numpy()[clear_n] - 28, right_n[clear_n])
+
+
 def test_the_score_of_a_code_in_closed_form():
     x, codebook = randn(20, 3, dtype=torch.float64), randn(9, 3, seed=1, dtype=torch.float64) + 5
     found = scoring(codebook, "l2")

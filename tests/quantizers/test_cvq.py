@@ -65,3 +65,14 @@ def test_a_code_in_use_is_left_to_the_gradient() -> None:
 def test_refuses_unknown_anchors() -> None:
     with pytest.raises(ValueError, match="anchors must be one of 'probabilistic', 'closest', 'random', got 'near'"):
         CVQ(dim=2, codebook_size=4, anchors="near")
+
+
+def test_a_batch_without_latents_pulls_no_code() -> None:
+    torch.manual_seed(0)
+    vq = with_codes(torch.randn(16, 3))
+    vq(torch.randn(50, 3))
+    codes, share = vq.codebook.detach().clone(), vq.book.share.clone()
+    vq(torch.randn(1, 9, 3), torch.zeros(1, 9, dtype=torch.bool))
+    vq(torch.zeros(0, 3))
+    assert torch.equal(vq.codebook, codes)
+    assert torch.equal(vq.book.share, share)

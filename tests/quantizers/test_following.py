@@ -326,3 +326,15 @@ def test_latents_whose_squares_overflow_are_one_error_and_change_nothing(form: s
     with pytest.raises(ValueError, match="the sum of their squares"):
         vq(wild)
     assert all(torch.equal(value, before[name]) for name, value in vq.state_dict().items())
+
+
+@every_form
+def test_loading_into_a_codebook_that_has_learned_something_else_goes_on_as_saved(form: str) -> None:
+    batches = parts_of_cloud(60, 100)
+    vq, other = make(form), make(form)
+    train(vq, batches[:23])
+    train(other, batches[30:50])
+    other.load_state_dict(vq.state_dict())
+    for x in batches[50:]:
+        assert torch.equal(vq.train()(x).quantized, other.train()(x).quantized)
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in vq.state_dict().items())

@@ -112,6 +112,8 @@ class Life(RuleBasedStateMachine):
     @rule(dtype=st.sampled_from(DTYPES))
     def move(self, dtype: torch.dtype) -> None:
         self.vq.to(dtype)
+        assert all(parameter.dtype == dtype for parameter in self.vq.parameters())
+        assert self.vq.codebook.dtype == dtype or not isinstance(self.vq, CodebookQuantizer | CompositeQuantizer)
 
     @invariant()
     def is_finite(self) -> None:

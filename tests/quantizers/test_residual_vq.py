@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from driftvq import EMAVQ, VQ, ResidualVQ
+from driftvq import EMAVQ, VQ, ResidualVQ, make_quantizer
 
 
 def make(**options: object) -> ResidualVQ:
@@ -224,3 +224,18 @@ def test_levels_of_a_fixed_grid_become_finer(options: dict[str, object], most: t
 def test_a_fixed_grid_cannot_be_shared() -> None:
     with pytest.raises(ValueError, match="FSQ has a fixed grid, which levels cannot share"):
         ResidualVQ(6, 64, quantizer="fsq", shared_codebook=True)
+
+
+@pytest.mark.parametrize("name", ["residual_vq", "grouped_vq"])
+def test_freezing_reaches_every_codebook(name: str) -> None:
+    vq = make_quantizer(name, dim=4, codebook_size=8)
+    for _ in range(4):
+        vq(torch.randn(64, 4))
+    vq.freeze_codebook = True
+    codes = [part.codebook.clone() for part in vq.quantizers]
+    vq(torch.randn(64, 4) + 1)
+    assert all(part.freeze_codebook for part in vq.quantizers)
+    assert all(torch.equal(part.codebook, before) for part, before in zip(vq.quantizers, codes, strict=True))
+    vq.freeze_codebook = False
+    vq(torch.randn(64, 4) + 1)
+    assert not any(torch.equal(part.codebook, before) for part, before in zip(vq.quantizers, codes, strict=True))

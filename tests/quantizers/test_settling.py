@@ -53,7 +53,8 @@ def test_reaches_what_scikit_learn_finds_from_the_same_start() -> None:
     vq = make_quantizer("vq", dim=4, codebook_size=8)
     start = torch.cat(batches)[:8].clone()
     vq.set_codebook_(start)
-    settle_(vq, batches, passes=50)
+    errors = settle_(vq, batches, passes=50)
+    assert errors[0] == pytest.approx(torch.cdist(torch.cat(batches), start).min(dim=1).values.square().mean().item())
     expected = KMeans(8, init=start.numpy(), n_init=1, max_iter=50, tol=0).fit(torch.cat(batches).numpy())
     torch.testing.assert_close(vq.codebook.detach(), torch.tensor(expected.cluster_centers_), atol=1e-4, rtol=1e-4)
 

@@ -48,10 +48,10 @@ class Call(NamedTuple):
     """
 
     positions: torch.Size
-    valid: Tensor | None = None
-    trains: bool = False
-    learns: bool = False
-    levels: int | None = None
+    valid: Tensor | None
+    trains: bool
+    learns: bool
+    levels: int | None
     choices: Tensor | None = None
 
 

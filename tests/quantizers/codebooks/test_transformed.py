@@ -25,3 +25,11 @@ def test_codes_are_the_transformed_base() -> None:
     assert torch.equal(book(), book.transform(book.base))
     book.set_(torch.ones(20, 4))
     assert torch.equal(book.eval()(), book.transform(torch.ones(20, 4)))
+
+
+def test_settled_codes_are_as_given_until_others_are_set() -> None:
+    book = TransformedCodes(20, 4, nn.Linear(4, 4))
+    book.settle_(torch.ones(20, 4))
+    assert torch.equal(book.eval()(), torch.ones(20, 4))
+    book.set_(torch.ones(20, 4))
+    assert torch.equal(book(), book.transform(torch.ones(20, 4)))

@@ -4,6 +4,8 @@ import torch
 from driftvq import NSVQ
 from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.codebooks.following import MIN_MEMORY
+from driftvq.quantizers.codebooks.parts import Batch
+from driftvq.quantizers.codebooks.winners import Winners
 from tests.quantizers.codebooks.following import NumpyWinners
 
 
@@ -42,3 +44,13 @@ def test_sums_agree_with_numpy() -> None:
     np.testing.assert_allclose(lesson.counts(9), onehot.sum(axis=0))
     assert latents.tolist() == [valid.sum().item()]
     np.testing.assert_allclose(sums, onehot.T @ z.numpy(), atol=1e-5)
+
+
+def test_after_another_part_codes_make_up_for_what_is_left() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sums, moved = torch.randn(2, 5, 3, generator=generator)
+    counts, memory = torch.tensor([0.0, 1, 2, 3, 9]), torch.tensor([1.0, 2, 3, 4, 20])
+    batch = Batch(None, torch.tensor(0), counts.sum(), torch.ones(1), counts, sums, memory)
+    expected = [m + (s - n * m) / size for m, s, n, size in zip(*map(np.asarray, (moved, sums, counts, memory)))]
+    np.testing.assert_allclose(Winners()(moved, batch), expected, rtol=1e-5)
+    np.testing.assert_allclose(Winners()(None, batch), sums / memory[:, None])
