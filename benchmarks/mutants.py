@@ -258,14 +258,14 @@ def draw(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
 
 def write_report(verdicts: list[tuple[Mutant, bool]], possible: int, command: str) -> None:
     """The rows of docs/results/mutants.json; in a process of its own, which may load driftvq."""
-    from results import DOCS, Results, outdated, save
+    from results import DOCS, Results, Value, outdated, save
 
     files: dict[str, list[int]] = {}
     for mutant, noticed in verdicts:
         row = files.setdefault(str(mutant.path.relative_to(ROOT / "src/driftvq")), [0, 0])
         row[0], row[1] = row[0] + 1, row[1] + noticed
     total = [len(verdicts), sum(noticed for _, noticed in verdicts)]
-    rows = [[name, *counts] for name, counts in [*sorted(files.items()), ("all", total)]]
+    rows: list[list[Value]] = [[name, *counts] for name, counts in [*sorted(files.items()), ("all", total)]]
     about = f"Drawn from {possible:,} possible faults, one of each file in turn; slow tests are left out."
     columns = ["file", "faults", "noticed"]
     save(Results("Faults in the sources", command, about, columns, rows, listed=False), DOCS / "results/mutants.json")

@@ -51,6 +51,6 @@ def test_after_another_part_codes_make_up_for_what_is_left() -> None:
     sums, moved = torch.randn(2, 5, 3, generator=generator)
     counts, memory = torch.tensor([0.0, 1, 2, 3, 9]), torch.tensor([1.0, 2, 3, 4, 20])
     batch = Batch(None, torch.tensor(0), counts.sum(), torch.ones(1), counts, sums, memory)
-    expected = [m + (s - n * m) / size for m, s, n, size in zip(*map(np.asarray, (moved, sums, counts, memory)))]
+    expected = moved + (sums - counts[:, None] * moved) / memory[:, None]
     np.testing.assert_allclose(Winners()(moved, batch), expected, rtol=1e-5)
     np.testing.assert_allclose(Winners()(None, batch), sums / memory[:, None])
