@@ -260,14 +260,17 @@ def write_report(verdicts: list[tuple[Mutant, bool]], possible: int, command: st
     """The rows of docs/results/mutants.json; in a process of its own, which may load driftvq."""
     from results import DOCS, Results, Value, outdated, save
 
-    files: dict[str, list[int]] = {}
+    folders: dict[str, list[int]] = {}
     for mutant, noticed in verdicts:
-        row = files.setdefault(str(mutant.path.relative_to(ROOT / "src/driftvq")), [0, 0])
-        row[0], row[1] = row[0] + 1, row[1] + noticed
-    total = [len(verdicts), sum(noticed for _, noticed in verdicts)]
-    rows: list[list[Value]] = [[name, *counts] for name, counts in [*sorted(files.items()), ("all", total)]]
-    about = f"Drawn from {possible:,} possible faults, one of each file in turn; slow tests are left out."
-    columns = ["file", "faults", "noticed"]
+        for name in (f"{mutant.path.relative_to(ROOT / 'src/driftvq').parent}/", "all"):
+            row = folders.setdefault(name, [0, 0])
+            row[0], row[1] = row[0] + 1, row[1] + noticed
+    rows: list[list[Value]] = [
+        [name, *folders[name]] for name in sorted(folders, key=lambda name: (name == "all", name))
+    ]
+    files = len({mutant.path for mutant, _ in verdicts})
+    about = f"In {files} files, one of each in turn, of {possible:,} possible faults; slow tests are left out."
+    columns = ["folder", "faults", "noticed"]
     save(Results("Faults in the sources", command, about, columns, rows, listed=False), DOCS / "results/mutants.json")
     outdated(write=True)
 

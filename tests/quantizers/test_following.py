@@ -338,3 +338,14 @@ def test_loading_into_a_codebook_that_has_learned_something_else_goes_on_as_save
     for x in batches[50:]:
         assert torch.equal(vq.train()(x).quantized, other.train()(x).quantized)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in vq.state_dict().items())
+
+
+@every_form
+def test_an_empty_batch_right_after_the_start_leaves_everything_finite(form: str) -> None:
+    """No distance has been seen then, and codes that lie closer together make each of them longer."""
+    vq = make(form, kmeans_init=False)
+    vq.set_codebook_(torch.randn(32, 4))
+    with torch.no_grad():
+        vq.book.codes.mul_(0.9)
+    vq(torch.zeros(0, 4))
+    assert all(value.isfinite().all() for value in vq.state_dict().values())

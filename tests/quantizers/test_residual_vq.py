@@ -239,3 +239,13 @@ def test_freezing_reaches_every_codebook(name: str) -> None:
     vq.freeze_codebook = False
     vq(torch.randn(64, 4) + 1)
     assert not any(torch.equal(part.codebook, before) for part, before in zip(vq.quantizers, codes, strict=True))
+
+
+@pytest.mark.parametrize("name", ["residual_vq", "grouped_vq", "multi_scale_vq", "ns_vq"])
+def test_latents_of_less_precision_than_the_module_come_back_exactly(name: str) -> None:
+    vq = make_quantizer(name, dim=4, codebook_size=16).double()
+    for _ in range(8):
+        vq(torch.randn(1, 64, 4))
+    quantized, indices, _ = vq.eval()(torch.randn(1, 64, 4))
+    assert quantized.dtype == torch.float32
+    assert torch.equal(vq.indices_to_codes(indices).float(), quantized)

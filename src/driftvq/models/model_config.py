@@ -17,7 +17,7 @@ RESERVED = {
 }
 """Arguments of a quantizer that the config sets by a field of its own, or that a model fixes."""
 
-LARGEST = {"codebook_size": 2**32, "code_dim": 2**16}
+LARGEST = {"codebook_size": 2**28, "code_dim": 2**16}
 """What a config may ask for. It may come from anybody, and building what it says costs memory and time."""
 
 MAX_NUMBER, MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 2**53, 1000, 1000, 4

@@ -206,7 +206,7 @@ class FollowingCodes(Codebook):
         self.memory.clamp_(min=LEAST_MEMORY)
         self.origin.copy_(origin_d)
         self.spread.copy_(spread)
-        self.limit.copy_(limit * ratio)
+        self.limit.copy_((limit * ratio).clamp(max=NO_LIMIT))  # one that is none cannot grow
         for part in self._parts():
             part.rescale_(ratio)
 
