@@ -51,7 +51,6 @@ TESTS = {
     "quantizers/codebooks/features.py": "quantizers/codebooks/drift quantizers/trans_vq",
     "quantizers/codebooks/following.py": "quantizers/following quantizers/ns_vq",
     "quantizers/codebooks/growth.py": "quantizers/growth",
-    "quantizers/ns_vq_paper.py": NS_FORMS,
     "quantizers/codebooks/networks.py": "quantizers/trans_vq_paper quantizers/trans_vq_published quantizers/trans_vq",
     "quantizers/codebooks/parts.py": "quantizers/codebooks/drift quantizers/codebooks/winners",
     "quantizers/codebooks/start.py": "quantizers/start",

@@ -178,7 +178,8 @@ class CodebookQuantizer(Quantizer):
         return step
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        z_nd = z_nd.to(torch.promote_types(z_nd.dtype, self.book.stored.dtype))  # sums of codes are then as when decoded
+        # Sums of codes are then what they are when indices are decoded.
+        z_nd = z_nd.to(torch.promote_types(z_nd.dtype, self.book.stored.dtype))
         starts = call.learns and not self._frozen and self.start.waits()
         if starts:
             self._start_(z_nd, call.valid)
