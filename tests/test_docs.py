@@ -20,6 +20,8 @@ from PIL import Image
 
 from driftvq.cli import main as driftvq
 from driftvq.cli import make_parser
+from driftvq.experiments.design import Request
+from driftvq.experiments.plan import make_plan
 from driftvq.quantizers import QUANTIZERS, make_quantizer
 from driftvq.training import TrainConfig, train
 from driftvq.training.settings import read_settings
@@ -82,6 +84,16 @@ def test_the_code_of_a_page_runs(page: Path) -> None:
 def test_the_readme_says_how_many_codes_are_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     run(ROOT / "README.md")
     assert re.search(r"\d+% of the codes in use", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [("smoke", "two steps each, {} cells"), ("laptop", "lists the {} cells")],
+    ids=["smoke", "laptop"],
+)
+def test_the_page_on_table_3_counts_its_cells(scale: str, words: str) -> None:
+    cells = make_plan(Request("table-64d", scale)).cells
+    assert words.format(len(cells)) in (ROOT / "docs" / "table_3.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("desk")

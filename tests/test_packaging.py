@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
 import driftvq
 
@@ -49,4 +50,14 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path):
         (tmp_path / "example.py").write_text(snippet)
         said = run(python, "-I", "example.py", cwd=tmp_path)
         assert number or "of the codes in use" in said
-    assert run(tmp_path / "empty" / "bin" / "driftvq", "--version", cwd=tmp_path) == f"driftvq {driftvq.__version__}\n"
+    command = tmp_path / "empty" / "bin" / "driftvq"
+    assert run(command, "--version", cwd=tmp_path) == f"driftvq {driftvq.__version__}\n"
+    # The first commands that a reader types, with the extras that the README names.
+    extras = re.search(r'pip install "\.(\[.+?\])"', (ROOT / "README.md").read_text())[1]
+    options = ("--quiet", "--constraint", ROOT / "constraints.txt")
+    run(python, "-m", "pip", "install", *options, f"{wheel}{extras}", cwd=tmp_path)
+    Image.effect_noise((70, 50), 60).convert("RGB").save(tmp_path / "photo.jpg")
+    assert "70×50" in run(command, "reconstruct", "photo.jpg", cwd=tmp_path)
+    assert Image.open(tmp_path / "photo-reconstructed.png").size == (2 * 70 + 4, 50)
+    run(command, "toys", "--demo", "translation", "--method", "vanilla", "ns_vq", cwd=tmp_path)
+    assert Image.open(tmp_path / "toys" / "translation.gif").n_frames > 10
