@@ -16,7 +16,7 @@ BUDGET = 150_000
 """Points of all curves of a page together, as far as MIN_POINTS allows."""
 
 QUALITY = {
-    "train/usage": ("usage", "share of the codes selected in the last 100 training steps"),
+    "train/usage": ("usage", "share of the codes selected, or set by the start, in the last 100 training steps"),
     "val/usage": ("selected", "share of the codes that the validation images select"),
     "val/psnr": ("psnr", "on the validation images"),
 }
