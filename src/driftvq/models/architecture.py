@@ -121,15 +121,9 @@ def taming_f4_network(code_dim: int) -> Network:
 
 def _encoder(code_dim: int, first: nn.Conv2d) -> nn.Sequential:
     return nn.Sequential(
-        first,
-        nn.LeakyReLU(),
-        *_two_blocks(128),
-        nn.Conv2d(128, 256, 4, stride=2, padding=1),
-        nn.LeakyReLU(),
-        *_two_blocks(256),
-        nn.Conv2d(256, 512, 4, stride=2, padding=1),
-        nn.LeakyReLU(),
-        *_two_blocks(512),
+        *_stage(first),
+        *_stage(nn.Conv2d(128, 256, 4, stride=2, padding=1)),
+        *_stage(nn.Conv2d(256, 512, 4, stride=2, padding=1)),
         nn.Conv2d(512, LATENT_WIDTH, 3, padding=1),
         nn.Conv2d(LATENT_WIDTH, code_dim, 1),
     )
@@ -138,23 +132,18 @@ def _encoder(code_dim: int, first: nn.Conv2d) -> nn.Sequential:
 def _decoder(code_dim: int, *extra: nn.Module) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(code_dim, LATENT_WIDTH, 1),
-        nn.Conv2d(LATENT_WIDTH, 512, 3, padding=1),
-        nn.LeakyReLU(),
-        *_two_blocks(512),
-        nn.ConvTranspose2d(512, 256, 4, stride=2, padding=1),
-        nn.LeakyReLU(),
-        *_two_blocks(256),
-        nn.ConvTranspose2d(256, 128, 4, stride=2, padding=1),
-        nn.LeakyReLU(),
-        *_two_blocks(128),
+        *_stage(nn.Conv2d(LATENT_WIDTH, 512, 3, padding=1)),
+        *_stage(nn.ConvTranspose2d(512, 256, 4, stride=2, padding=1)),
+        *_stage(nn.ConvTranspose2d(256, 128, 4, stride=2, padding=1)),
         *extra,
         nn.Conv2d(128, 3, 3, padding=1),
         nn.Tanh(),
     )
 
 
-def _two_blocks(channels: int) -> tuple[ResidualBlock, ResidualBlock]:
-    return ResidualBlock(channels), ResidualBlock(channels)
+def _stage(layer: nn.Conv2d | nn.ConvTranspose2d) -> tuple[nn.Module, ...]:
+    """A convolution and two residual blocks of its width."""
+    return layer, nn.LeakyReLU(), ResidualBlock(layer.out_channels), ResidualBlock(layer.out_channels)
 
 
 NETWORKS: dict[str, Callable[[int], Network]] = {
