@@ -20,9 +20,9 @@ from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import is_sharded, with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
 from driftvq.quantizers.finite import OWN_SCALE
-from driftvq.quantizers.quantizer import Quantizer, project
+from driftvq.quantizers.quantizer import Quantizer
 from driftvq.quantizers.recomputation import Past, may_be_recomputed, recomputing
-from driftvq.quantizers.steps import Call, Selection, Step
+from driftvq.quantizers.steps import Call, Selection, Step, project
 
 
 class OptionsButEstimator(TypedDict, total=False):

@@ -23,9 +23,11 @@ from driftvq.quantizers.steps import (
     QuantizerOutput,
     Selection,
     Step,
+    any_valid,
     check_indices,
     check_latents,
     mask_of_lens,
+    project,
 )
 
 
@@ -123,7 +125,7 @@ class Quantizer(WithStatistics):
         flat, shape = self._flatten_indices(indices)
         with torch.autocast(indices.device.type, enabled=False):
             codes_nd = project(self.project_out, self._lookup_at(flat, shape))
-        return self._unflatten(torch.where(_any_valid(flat), codes_nd, 0), shape)
+        return self._unflatten(torch.where(any_valid(flat), codes_nd, 0), shape)
 
     def get_output_from_indices(self, indices: Tensor) -> Tensor:
         """The name that vector-quantize-pytorch gives to :meth:`indices_to_codes`."""
@@ -134,7 +136,7 @@ class Quantizer(WithStatistics):
         """Codes before the output projection, channel last, as vector-quantize-pytorch means them."""
         self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
-        return torch.where(_any_valid(flat), self._lookup_at(flat, shape), 0).reshape(*shape, self.codebook_dim)
+        return torch.where(any_valid(flat), self._lookup_at(flat, shape), 0).reshape(*shape, self.codebook_dim)
 
     @property
     def sizes_per_index(self) -> tuple[int, ...]:
@@ -302,19 +304,6 @@ class Quantizer(WithStatistics):
 
     def _check_indices(self, indices: Tensor) -> None:
         check_indices(indices, self.codebook_size)
-
-
-def _any_valid(indices: Tensor) -> Tensor:
-    """Which positions have a code, ``(n, 1)``."""
-    rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
-    return (rows >= 0).any(dim=1, keepdim=True)
-
-
-def project(layer: nn.Module, x_nd: Tensor) -> Tensor:
-    """Apply a projection in its own precision; without one, raise half precision to float32."""
-    if isinstance(layer, nn.Linear):
-        x_nd = layer(x_nd.to(layer.weight.dtype))
-    return x_nd.to(torch.promote_types(x_nd.dtype, torch.float32))
 
 
 QUANTIZERS: dict[str, type[Quantizer]] = {}

@@ -6,7 +6,7 @@ Shape suffixes: n latents (all positions of the batch), d dimensions, q indices 
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from driftvq.quantizers.codebooks.base import Lesson
 
@@ -153,3 +153,16 @@ def check_indices(indices: Tensor, codebook_size: int) -> None:
     if low < -1 or high >= codebook_size:
         wrong = low if low < -1 else high
         raise ValueError(f"indices must lie between -1 (masked) and {codebook_size - 1}, got {wrong}")
+
+
+def any_valid(indices: Tensor) -> Tensor:
+    """Which positions have a code, ``(n, 1)``."""
+    rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
+    return (rows >= 0).any(dim=1, keepdim=True)
+
+
+def project(layer: nn.Module, x_nd: Tensor) -> Tensor:
+    """Apply a projection in its own precision; without one, raise half precision to float32."""
+    if isinstance(layer, nn.Linear):
+        x_nd = layer(x_nd.to(layer.weight.dtype))
+    return x_nd.to(torch.promote_types(x_nd.dtype, torch.float32))
