@@ -1,6 +1,7 @@
 """The order of training images as arithmetic, and what one worker reads at a time."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -79,29 +80,26 @@ class Part(NamedTuple):
     error: str | None = None
 
 
+@dataclass(eq=False)
 class TrainRows(Dataset[Part]):
     """The rows of one rank at a step."""
 
-    def __init__(
-        self,
-        source: ImageSource,
-        size: int,
-        batch_size: int,
-        seed: int,
-        rank: int,
-        world_size: int,
-        crop: str,
-        flip: bool,
-        strict: bool,
-    ) -> None:
-        self._source, self._size, self._seed, self._strict = source, size, seed, strict
-        self._batch_size, self._rank, self._world_size = batch_size, rank, world_size
-        self._crop, self._flip = crop, flip
-        self._order = Order(len(source), seed, getattr(source, "block_ends", None))
+    source: ImageSource
+    size: int
+    batch_size: int
+    seed: int
+    rank: int
+    world_size: int
+    crop: str
+    flip: bool
+    strict: bool
+
+    def __post_init__(self) -> None:
+        self.order = Order(len(self.source), self.seed, getattr(self.source, "block_ends", None))
 
     def __getitem__(self, step: int) -> Part:
         part = Part([], [], [])
-        for position in self._order.positions(step, self._batch_size, self._rank, self._world_size):
+        for position in self.order.positions(step, self.batch_size, self.rank, self.world_size):
             error = self._add(part, position)
             if error is not None:
                 return part._replace(error=error)
@@ -109,47 +107,43 @@ class TrainRows(Dataset[Part]):
 
     def _add(self, part: Part, position: int) -> str | None:
         """Add the image at a position of the endless order, or the next that can be read; return what is wrong."""
-        tries = min(len(self._source), MAX_TRIES)
+        tries = min(len(self.source), MAX_TRIES)
         reason = ""
-        for index in self._order.candidates(position, tries):
+        for index in self.order.candidates(position, tries):
             try:
-                image = self._source.read(index, REDUCING_GAP * self._size)
+                image = self.source.read(index, REDUCING_GAP * self.size)
             except BadImageError as bad:
-                name, reason = self._source.name(index), bad.reason
+                name, reason = self.source.name(index), bad.reason
                 part.skipped.append((name, reason))
-                if self._strict:
+                if self.strict:
                     return f"cannot read {name}: {reason}"
                 continue
-            rng = np.random.default_rng((self._seed, position))
-            part.images.append(fit_image(image, self._size, self._crop, self._flip, rng))
-            part.names.append(self._source.name(index))
+            rng = np.random.default_rng((self.seed, position))
+            part.images.append(fit_image(image, self.size, self.crop, self.flip, rng))
+            part.names.append(self.source.name(index))
             return None
         return f"{tries} images in a row cannot be read, the last one, {name}: {reason}"
 
 
+@dataclass(eq=False)
 class EvalRows(Dataset[Part]):
     """A run of consecutive images."""
 
-    def __init__(
-        self,
-        source: ImageSource,
-        size: int | None,
-        indices: NDArray[np.int64],
-        chunk: int,
-        strict: bool,
-        max_pixels: int | None,
-    ) -> None:
-        self._source, self._size, self._indices, self._chunk, self._strict = source, size, indices, chunk, strict
-        self._max_pixels = max_pixels
+    source: ImageSource
+    size: int | None
+    indices: NDArray[np.int64]
+    chunk: int
+    strict: bool
+    max_pixels: int | None
 
     def __getitem__(self, number: int) -> Part:
         part = Part([], [], [])
-        for index in self._indices[number * self._chunk : (number + 1) * self._chunk].tolist():
-            name = self._source.name(index)
+        for index in self.indices[number * self.chunk : (number + 1) * self.chunk].tolist():
+            name = self.source.name(index)
             try:
                 image = self._read(index)
             except BadImageError as bad:
-                if self._strict:
+                if self.strict:
                     return part._replace(error=f"cannot read {name}: {bad.reason}")
                 part.skipped.append((name, bad.reason))
                 continue
@@ -158,10 +152,10 @@ class EvalRows(Dataset[Part]):
         return part
 
     def _read(self, index: int) -> Pixels:
-        image = self._source.read(index)
-        if self._size is not None:
-            return fit_image(image, self._size)
+        image = self.source.read(index)
+        if self.size is not None:
+            return fit_image(image, self.size)
         height, width = image.shape[:2]
-        if self._max_pixels is not None and height * width > self._max_pixels:
-            raise BadImageError(f"{width} x {height} is more than {self._max_pixels:,} pixels, the limit here")
+        if self.max_pixels is not None and height * width > self.max_pixels:
+            raise BadImageError(f"{width} x {height} is more than {self.max_pixels:,} pixels, the limit here")
         return image
