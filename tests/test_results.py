@@ -136,8 +136,12 @@ def test_the_numbers_of_the_readme_are_those_of_the_results(results: ModuleType)
     assert "Without the drift 1,024 codes live" in text
     lost = value("collapse-ablation", "usage", 8192, "NSVQ, lost codes stay lost")
     assert f"without relocation {lost * 100:.0f} % of 8,192 live" in text
-    alive = [value("collapse-grid", "usage", 1024, 64, name) * 100 for name in ("NSVQ", "EMA")]
-    assert f"nothing tuned | {alive[0]:.0f} % | {alive[1]:.1f} % |" in text
+    names = ("NSVQ", "EMA", "EMA + replacement below 2", "EMA + replacement below half of N/K")
+    alive = [value("collapse-now", "usage", 1024, 64, 16, 1, name) * 100 for name in names]
+    assert alive[2] == alive[3]
+    assert f"nothing tuned | {alive[0]:.0f} % | {alive[1]:.1f} %; with replacement: {alive[2]:.0f} % |" in text
+    ours, _, usual, tuned = (value("collapse-now", "psnr", 1024, 64, 16, 1, name) for name in names)
+    assert f"at {usual} to {tuned} dB against NSVQ's {ours} (" in text
     ours, theirs = (value("launches-training", "operators", name) for name in ("ns_vq", "peer EMA"))
     assert value("launches-training", "host reads", "ns_vq") == 0
     assert value("launches-training", "host reads", "peer EMA") == 3
