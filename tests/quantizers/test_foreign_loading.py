@@ -17,16 +17,41 @@ def trained(name: str) -> Quantizer:
     return vq
 
 
-@pytest.mark.parametrize("name", ["ns_vq", "trans_vq", "trans_vq_paper", "ns_vq_paper", "residual_vq", "grouped_vq"])
-def test_a_codebook_written_in_place_is_not_started_again(name: str) -> None:
-    vq, twin = trained(name), make_quantizer(name, dim=12, codebook_size=64)
+def write(vq: Quantizer, twin: Quantizer) -> None:
     tensors = dict(twin.named_parameters()) | dict(twin.named_buffers())
     with torch.no_grad():
         for key, tensor in vq.state_dict().items():
             tensors[key].copy_(tensor)
+
+
+@pytest.mark.parametrize("name", ["ns_vq", "trans_vq", "trans_vq_paper", "ns_vq_paper", "residual_vq", "grouped_vq"])
+def test_a_codebook_written_in_place_is_not_started_again(name: str) -> None:
+    vq, twin = trained(name), make_quantizer(name, dim=12, codebook_size=64)
+    write(vq, twin)
     x = torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(9))
     assert torch.equal(twin(x).indices, vq(x).indices)
     assert torch.equal(twin.codebook, vq.codebook)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_codes_written_in_place_are_searched_by_beams_as_before(compiled: bool) -> None:
+    vq, twin = (make_quantizer("residual_vq", dim=12, codebook_size=16, beam_size=4) for _ in range(2))
+    for seed in range(6):
+        vq(torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(seed)))
+    write(vq, twin)
+    vq.eval(), twin.eval()
+    call = torch.compile(twin, fullgraph=True, backend="eager") if compiled else twin
+    x = torch.randn(4, 40, 12, generator=torch.Generator().manual_seed(9))
+    assert torch.equal(call(x).indices, vq(x).indices)
+    vq.beam_size = 1
+    assert not torch.equal(call(x).indices, vq(x).indices)
+
+
+def test_codes_written_in_place_can_grow() -> None:
+    vq, twin = trained("ns_vq"), make_quantizer("ns_vq", dim=12, codebook_size=64)
+    write(vq, twin)
+    twin.grow_(80)
+    assert torch.equal(twin.codebook[:64], vq.codebook)
 
 
 @pytest.mark.parametrize("name", QUANTIZERS)

@@ -1,8 +1,9 @@
 import copy
+from typing import Any
 
 import pytest
 import torch
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn, get_swa_avg_fn
 
 from driftvq import EMAVQ, NSVQ, VQ, Quantizer, ResidualVQ, TransVQ, TransVQPaper, make_quantizer
 from driftvq.functional import kmeans
@@ -133,6 +134,22 @@ def test_a_moving_average_of_the_model_follows_the_start(name: str, how: str, us
     before = twin.codebook.clone()
     twin(batch(9))
     assert (twin.codebook - before).square().mean() < 0.1 * before.square().mean()  # it is not started again
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_buffers": True}, {"avg_fn": get_ema_avg_fn(0.5)}, {"avg_fn": get_swa_avg_fn()}]
+)
+def test_a_quantizer_alone_is_averaged_from_before_its_start(options: dict[str, Any]) -> None:
+    """Not by torch's default, which cannot average a module without parameters, whichever it is."""
+    vq = make(NSVQ)
+    averaged = AveragedModel(vq, **options)
+    for seed in range(12):
+        vq(batch(seed))
+        averaged.update_parameters(vq)
+    assert averaged.module.codebook.isfinite().all()
+    if "avg_fn" in options:
+        assert torch.equal(averaged.module.codebook, vq.codebook)
+    assert not averaged.module.start.waits()
 
 
 def test_a_copy_gathers_by_itself() -> None:

@@ -154,13 +154,13 @@ class CodebookQuantizer(Quantizer):
         """Refuse what :meth:`grow_` cannot do."""
         if positive_int("new_size", new_size) < self.codebook_size:
             raise ValueError(f"new_size must be at least the present {self.codebook_size} codes, got {new_size}")
-        if not self.start.done:
+        if self.start.waits():
             raise ValueError("a codebook can grow once its k-means start is finished: train a few steps first")
         self.book.check_growth()
 
     def _scale(self) -> tuple[float, float]:
         least, most = super()._scale()
-        if self.training and self.start.done and not isinstance(self.book, FollowingCodes) and self.step == 0:
+        if self.training and not self.start.waits() and not isinstance(self.book, FollowingCodes) and self.step == 0:
             # Codes that nothing brought to the latents: an optimizer or an average would take for ever over more.
             size = float(torch.linalg.vector_norm(self.book.stored.detach())) / self.book.stored.numel() ** 0.5
             least, most = max(least, OWN_SCALE[0] * min(size, 1)), min(most, OWN_SCALE[1] * max(size, 1))
@@ -230,7 +230,7 @@ class CodebookQuantizer(Quantizer):
 
     def _check_sharding(self) -> None:
         restarts = getattr(self, "restart_after", getattr(self, "replace_after", 0)) > 0
-        moves = restarts or not self.start.done or isinstance(self.book, FollowingCodes)
+        moves = restarts or self.start.waits() or isinstance(self.book, FollowingCodes)
         if isinstance(self.book.stored, nn.Parameter) and moves and is_sharded(self.book.stored):
             raise ValueError(
                 f"FSDP has sharded the codes of {type(self).__name__}, and would lose what its k-means start or its "

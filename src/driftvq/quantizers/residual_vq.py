@@ -145,7 +145,7 @@ class ResidualVQ(CompositeQuantizer):
     def _uses_beams(self, levels: int) -> bool:
         """Not while a codebook waits for its start."""
         parts = self._inner()[:levels]
-        return self.beam_size > 1 and all(isinstance(p, CodebookQuantizer) and p.start.done for p in parts)
+        return self.beam_size > 1 and all(isinstance(p, CodebookQuantizer) and not p.start.waits() for p in parts)
 
     @torch.no_grad()
     def _beam_search(self, z_nd: Tensor, kept: Tensor | None, levels: int) -> list[Tensor]:

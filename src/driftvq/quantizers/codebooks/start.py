@@ -91,6 +91,12 @@ class KMeansStart(nn.Module):
         self.finish_()
         return from_first_process(result.codebook)
 
+    def train(self, mode: bool = True) -> "KMeansStart":
+        """Whoever loads a model calls this or ``eval`` afterwards: a graph compiled then knows what was loaded."""
+        if not self.finished.is_meta:
+            self.waits()
+        return super().train(mode)
+
     def waits(self) -> bool:
         """Whether latents are still to be gathered; a loader may have written the buffer alone."""
         if not self.done and not torch.compiler.is_compiling():  # a graph leaves it to the operator to find out
