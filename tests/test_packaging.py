@@ -59,5 +59,6 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path):
     Image.effect_noise((70, 50), 60).convert("RGB").save(tmp_path / "photo.jpg")
     assert "70×50" in run(command, "reconstruct", "photo.jpg", cwd=tmp_path)
     assert Image.open(tmp_path / "photo-reconstructed.png").size == (2 * 70 + 4, 50)
+    assert "table-3d" in run(command, "reproduce", "--list", cwd=tmp_path)
     run(command, "toys", "--demo", "translation", "--method", "vanilla", "ns_vq", cwd=tmp_path)
     assert Image.open(tmp_path / "toys" / "translation.gif").n_frames > 10
