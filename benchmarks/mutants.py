@@ -47,7 +47,7 @@ TESTS = {
     "quantizers/finite.py": "quantizers/scales quantizers/lives",
     "quantizers/ns_vq_paper.py": f"{NS_FORMS} quantizers/scales",
     "quantizers/ema_vq.py": "quantizers/ema_vq quantizers/cosine_ema_vq",
-    "quantizers/codebooks/base.py": "quantizers/ema_vq quantizers/following quantizers/vq quantizers/factorized_vq",
+    "quantizers/codebooks/base.py": "quantizers/codebooks/winners quantizers/ema_vq quantizers/following quantizers/vq",
     "quantizers/codebooks/features.py": "quantizers/codebooks/drift quantizers/trans_vq",
     "quantizers/codebooks/following.py": "quantizers/following quantizers/ns_vq",
     "quantizers/codebooks/growth.py": "quantizers/growth",

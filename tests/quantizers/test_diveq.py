@@ -29,3 +29,13 @@ def test_codes_are_trained_by_the_decoder_alone() -> None:
     (quantized - 3).square().mean().backward()
     used = np.bincount(indices, minlength=4) > 0
     np.testing.assert_array_equal(vq.book.codes.grad.abs().sum(dim=1).numpy() > 0, used)
+
+
+def test_distances_of_any_two_scales_give_finite_noise() -> None:
+    vq = DiVeQ(dim=2, codebook_size=2, kmeans_init=False)
+    vq.set_codebook_(torch.tensor([[0.0, 0.0], [1e18, 0.0]]))
+    z = torch.tensor([[1e-18, 1e-18], [1e18, 1e17], [1.1e18, 2e17]])
+    quantized, indices, _ = vq(z)
+    assert indices.tolist() == [0, 1, 1]
+    assert quantized.isfinite().all()
+    assert not torch.equal(quantized, vq.codebook[indices])

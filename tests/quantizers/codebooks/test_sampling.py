@@ -71,3 +71,17 @@ def test_so_many_codes_are_taken_over_at_once() -> None:
     codes, rows = torch.zeros(3 * PLACES, 1), torch.ones(9 * PLACES, 1)
     _, taken = take_over(codes, codes[:, 0] == 0, rows, rows[:, 0], torch.tensor(0))
     assert taken.sum() == PLACES
+
+
+def test_as_many_lost_codes_as_latents_take_over_each_of_them_once() -> None:
+    codes, x = torch.zeros(7, 1), torch.arange(1.0, 6.0)[:, None]
+    free = torch.tensor([True, False, True, True, True, False, True])
+    moved, taken = take_over(codes, free, x, torch.ones(5), torch.tensor(3))
+    assert taken.tolist() == free.tolist()
+    assert sorted(moved[free, 0].tolist()) == x.flatten().tolist()
+    assert moved[~free].tolist() == [[0.0], [0.0]]
+    few, taken = take_over(codes, free, x, torch.ones(5), torch.tensor(3), most=torch.tensor(2))
+    assert taken.sum() == 2
+    assert len(few.unique()) == 3
+    every, _ = take_over(codes[:5], torch.ones(5, dtype=torch.bool), x, torch.ones(5), torch.tensor(3))
+    assert sorted(every.flatten().tolist()) == x.flatten().tolist()
