@@ -498,3 +498,12 @@ def test_a_single_run_has_a_page(browser: Any, tmp_path: Path) -> None:
     once = tab.page.locator("#drift figure", has_text="Lost codes that were moved")
     assert once.locator(".axes .tick").count() == 1  # read once, at step 60, and not at 59.5, 60 and 60.5
     tab.close()
+
+
+def test_half_a_character_in_a_name_becomes_a_question_mark(tmp_path: Path) -> None:
+    write_comparison(tmp_path / "c", sweep=None, seeds=(0,), images=1, size=8, name="x")
+    record = tmp_path / "c" / "comparison.json"
+    values = json.loads(record.read_text())
+    values["title"] = "caf\udce9"
+    record.write_text(json.dumps(values))
+    assert "caf? · driftvq" in write_report([tmp_path / "c"], tmp_path / "page.html").read_text()

@@ -60,9 +60,9 @@ def render(comparisons: Sequence[Results]) -> str:
     """
     budget = IMAGE_BYTES
     while True:
-        text = _page(comparisons, budget)
-        if len(text.encode("utf-8")) < MAX_BYTES or budget == 0:
-            return text
+        content = _page(comparisons, budget).encode("utf-8", "replace")  # half a character, as in a file's odd name
+        if len(content) < MAX_BYTES or budget == 0:
+            return content.decode()
         budget = budget // 2 if budget > 500_000 else 0
 
 
