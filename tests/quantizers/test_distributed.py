@@ -73,8 +73,8 @@ def trans(transform):
     return lambda: TransVQ(DIM, SIZE, transform=transform, width=8)
 
 
-def named(name, **options):
-    return lambda: make_quantizer(name, dim=DIM, codebook_size=SIZE, **options)
+def named(name, size=SIZE, **options):
+    return lambda: make_quantizer(name, dim=DIM, codebook_size=size, **options)
 
 
 REPLACE = {"threshold_ema_dead_code": 0.5, "kmeans_init": True}
@@ -116,9 +116,11 @@ CASES = {
     "trans_vq paper ddp": Case(lambda: TransVQPaper(DIM, SIZE, width=8), ddp=True, seeds_differ=True),
     "trans_vq published ddp": Case(lambda: TransVQPublished(DIM, SIZE), ddp=True, seeds_differ=True),
     "trans_vq ddp empty": Case(trans("attention"), ddp=True, batches="empty", joined=False),
-    "residual ddp": Case(named("residual_vq", num_quantizers=2, quantizer="ns_vq"), ddp=True, seeds_differ=True),
+    # Fewer codes than latents: residuals of 0 make equal codes, between which the last bit decides.
+    "residual ddp": Case(
+        named("residual_vq", size=12, num_quantizers=2, quantizer="ns_vq"), ddp=True, seeds_differ=True
+    ),
     "residual masked ddp": Case(named("residual_vq", num_quantizers=2), ddp=True, batches="masked", joined=False),
-    # Residuals of 0 make equal codes, between which the last bit decides.
     "residual empty": Case(named("residual_vq", num_quantizers=2), batches="empty", joined=False),
     # The latents of both levels stand in another order, and so other ones are drawn for codes that are lost.
     "residual shared": Case(named("residual_vq", num_quantizers=2, shared_codebook=True), joined=False),
