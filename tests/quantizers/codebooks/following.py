@@ -124,5 +124,5 @@ class NumpyWinners:
             self.memory[k] += len(mine)
             self.codes[k] += len(mine) / self.memory[k] * (mine.mean(axis=0) - self.codes[k])
         if self.frame.due():
-            self.horizon = MEMORY_SHARE * self.seen + MIN_MEMORY * len(self.codes)
+            self.horizon = max(MEMORY_SHARE * self.seen, MIN_MEMORY * len(self.codes))
             self.memory = np.maximum(self.memory, LEAST_MEMORY)

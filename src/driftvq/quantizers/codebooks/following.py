@@ -22,11 +22,11 @@ from driftvq.quantizers.codebooks.winners import Winners
 from driftvq.quantizers.distributed import by_process, sum_over_processes, world_size
 from driftvq.quantizers.finite import is_captured
 
-MIN_MEMORY = 2.5
-"""Latents per code that a code remembers at first."""
+MIN_MEMORY = 3.0
+"""Latents per code that a code remembers at least."""
 
 MEMORY_SHARE = 0.05
-"""Share of all latents seen so far that it remembers besides."""
+"""Share of all latents seen so far that it remembers later on."""
 
 COMMITMENT_WEIGHT, COMMITMENT_DIM = 0.25, 64
 """The paper's β, and the dimension from which on it is the default."""
@@ -202,7 +202,7 @@ class FollowingCodes(Codebook):
         origin_d = codes_kd.mean(dim=0)
         spread = root_mean_square(codes_kd - origin_d)
         ratio = self.spread / spread
-        self.horizon.copy_(self.seen * -MEMORY_SHARE - MIN_MEMORY * len(self.memory))
+        self.horizon.copy_((self.seen * -MEMORY_SHARE).clamp(max=-MIN_MEMORY * len(self.memory)))
         self.memory.clamp_(min=LEAST_MEMORY)
         self.origin.copy_(origin_d)
         self.spread.copy_(spread)
