@@ -20,9 +20,16 @@ def test_regrets_are_the_distances_to_the_best_of_each_condition() -> None:
 
 
 def test_a_method_that_failed_somewhere_has_no_finite_worst_case() -> None:
-    found = regrets({"a": {"x": 1.0, "y": 2.0}, "b": {"x": 1.0}}, "psnr")
+    found = regrets({"a": {"x": 1.0, "y": 2.0}, "b": {"x": 1.0, "y": None}}, "psnr")
     assert (found["y"].worst, found["y"].where) == (math.inf, "b")
-    assert found["x"] == (0.5, 1.0, "a")
+    assert found["x"] == (0.5, 1.0, "a", 2)
+
+
+def test_a_method_that_was_run_in_fewer_conditions_comes_behind_the_others_with_what_is_known_of_it() -> None:
+    found = regrets({"a": {"x": 1.0, "y": 2.0, "z": 2.5}, "b": {"x": 1.0}}, "psnr")
+    assert list(found) == ["x", "z", "y"]
+    assert found["x"] == (0.75, 1.5, "a", 2)
+    assert found["y"] == (0.5, 0.5, "a", 1)
 
 
 def test_a_metric_without_a_direction_has_no_regret() -> None:
