@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from driftvq.names import check_name, positive_int
-from driftvq.quantizers.codebooks.base import Codebook, Lesson
+from driftvq.quantizers.codebooks.base import Lesson
+from driftvq.quantizers.codebooks.following import Clock
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, WithStatistics, finite_rows, is_seen_at_once
@@ -275,12 +276,12 @@ class Quantizer(WithStatistics):
         for part in self.modules():
             if isinstance(part, Quantizer):
                 part._check_sharding()
-            if isinstance(part, Codebook):
+            if isinstance(part, Clock):
                 part.pack_()
         for buffer in self.buffers():
             buffer.copy_(from_first_process(buffer))
         for part in self.modules():
-            if isinstance(part, Codebook | KMeansStart):
+            if isinstance(part, Clock | KMeansStart):
                 part.agree_()
         self._agreed = True
 

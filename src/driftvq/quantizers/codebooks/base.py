@@ -159,20 +159,6 @@ class Codebook(nn.Module):
     def grown_(self) -> None:
         """Bring in line what depends on the number of codes."""
 
-    def pack_(self) -> None:
-        """Write what Python keeps into buffers, which are then saved or handed to other processes."""
-
-    def agree_(self) -> None:
-        """The buffers were loaded, or are those of the first process: take over what Python keeps of them."""
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        self.pack_()
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        self.agree_()
-
     def readings(self) -> dict[str, float]:
         """What the codebook regulates by itself, after the latest training step; for logs."""
         return {}

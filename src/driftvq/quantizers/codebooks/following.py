@@ -5,7 +5,7 @@ Shape suffixes: n latents, k codes, d dimensions.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +51,61 @@ NO_LIMIT = torch.finfo(torch.bfloat16).max
 """A limit that is none, and stays finite when a module moves from one precision to another."""
 
 
+class Clock(nn.Module):
+    """Counts the steps from one look to the next, from 0 to 15; the first two steps have a look each, at -2 and -1.
+
+    Python counts, so that no device is asked. In a graph that is run again the device does: a number of Python's would
+    be the same in every run.
+
+    Attributes:
+        phase: the count, as it is saved and loaded.
+    """
+
+    training_state: ClassVar[tuple[str, ...]] = ("phase",)
+    phase: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("phase", torch.full((), -FIRST_LOOKS))
+        self.now: int | None = None
+        """The count; None: ask the buffer, which a loader may have written, or a graph."""
+
+    def start_(self) -> None:
+        """The codes are new."""
+        self.now = -FIRST_LOOKS
+        self.pack_()
+
+    def tick_(self, on_device: bool) -> Tensor | int:
+        """The count, which then goes on by one."""
+        if on_device:
+            if torch.compiler.is_compiling():  # else it would be in the graph, and set the clock back in every run
+                self.pack_()
+            self.agree_()
+            phase = self.phase.clone()
+            self.phase.copy_(torch.where(phase + 1 == LOOK_INTERVAL, 0, phase + 1))
+            return phase
+        count = int(self.phase) if self.now is None else self.now
+        self.now = 0 if count + 1 == LOOK_INTERVAL else count + 1
+        return count
+
+    def pack_(self) -> None:
+        """Tell the buffer, which is then saved or handed to other processes."""
+        if self.now is not None:
+            self.phase.fill_(self.now)
+
+    def agree_(self) -> None:
+        """The buffer was loaded, or is that of the first process."""
+        self.now = None
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        self.pack_()
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.agree_()
+
+
 class FollowingCodes(Codebook):
     """Codes that are moved by parts after each training step: drift, winners and relocation.
 
@@ -70,11 +125,11 @@ class FollowingCodes(Codebook):
         horizon: latents that the codes remember together, negative.
         origin, spread: the frame in which latents are seen: the codes' mean, and their root mean square deviation.
         limit: distance from its code, in spreads, at which a latent that lies further away counts.
-        phase: steps since the codes were looked at, negative while they are at each step.
+        clock: steps since the codes were looked at.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "memory": halved}
-    training_state: ClassVar[tuple[str, ...]] = ("memory", "seen", "horizon", "origin", "spread", "limit", "phase")
+    training_state: ClassVar[tuple[str, ...]] = ("memory", "seen", "horizon", "origin", "spread", "limit")
     leaves_out: bool = True
     codes: Tensor
     memory: Tensor
@@ -83,7 +138,6 @@ class FollowingCodes(Codebook):
     origin: Tensor
     spread: Tensor
     limit: Tensor
-    phase: Tensor
 
     def __init__(self, codebook_size: int, dim: int, parts: Mapping[str, Part], trained: bool) -> None:
         super().__init__()
@@ -98,19 +152,10 @@ class FollowingCodes(Codebook):
         self.register_buffer("origin", torch.zeros(dim))
         self.register_buffer("spread", torch.ones(()))
         self.register_buffer("limit", torch.ones(()))
-        self.register_buffer("phase", torch.zeros((), dtype=torch.int64))
-        self.clock = {"phase": 0, "ahead": False, "behind": False}
-        """What ``phase`` is, where Python can see it; whether the buffer has still to be told, or knows better."""
+        self.clock = Clock()
         self.parts = nn.ModuleDict(dict(parts))
         self.set_(codes_kd)
-        self.clock["behind"] = True  # a loader may write the buffers
-
-    @property
-    def stored(self) -> Tensor:
-        return self.codes
-
-    def forward(self) -> Tensor:
-        return self.codes
+        self.clock.agree_()  # a loader may write the buffer
 
     def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
         winners_n = nearest(z_nd, codes_kd) if choices_n is None else choices_n
@@ -165,25 +210,11 @@ class FollowingCodes(Codebook):
         return counts_k
 
     def _tick_(self, z_nd: Tensor) -> tuple[int, Tensor | bool, Tensor | bool]:
-        """Steps between two relocations, whether one is due now, and whether it is time for a new look.
-
-        Python keeps the clock, so that no device is asked. In a graph that is run again the device keeps it: a number
-        of Python's would be the same in every run.
-        """
+        """Steps between two relocations, whether one is due now, and whether it is time for a new look."""
         # With many latents per code few get lost in a step. Processes have to agree, and their batches may differ.
         per_code = 1 if world_size() > 1 else len(z_nd) // len(self.codes)
         interval = LONGEST_INTERVAL if per_code >= LONGEST_INTERVAL else 2 if per_code >= 2 else 1
-        if is_captured(z_nd):
-            if torch.compiler.is_compiling():  # else it would be in the graph, and set the clock back in every run
-                self.pack_()
-            self.clock["behind"] = True
-            due, look = self.phase % interval == 0, self.phase <= 0
-            self.phase.copy_(torch.where(self.phase + 1 == LOOK_INTERVAL, 0, self.phase + 1))
-            return interval, due, look
-        if self.clock["behind"]:
-            self.agree_()
-        now = self.clock["phase"]
-        self.clock.update(phase=0 if now + 1 == LOOK_INTERVAL else now + 1, ahead=True)
+        now = self.clock.tick_(is_captured(z_nd))
         return interval, now % interval == 0, now <= 0
 
     def _look_again_(self, batch: Batch, look: Tensor | bool) -> None:
@@ -233,8 +264,7 @@ class FollowingCodes(Codebook):
         self.memory.fill_(MIN_MEMORY)
         self._frame_(self.limit)
         self.limit.fill_(min(torch.finfo(self.limit.dtype).max, NO_LIMIT))
-        self.clock.update(phase=-FIRST_LOOKS, ahead=False)
-        self.phase.fill_(-FIRST_LOOKS)
+        self.clock.start_()
         for part in self._parts():
             part.reset_()
 
@@ -243,15 +273,6 @@ class FollowingCodes(Codebook):
 
     def readings(self) -> dict[str, float]:
         return {name: value for part in self._parts() for name, value in part.readings().items()}
-
-    def pack_(self) -> None:
-        if self.clock["ahead"]:
-            self.phase.fill_(self.clock["phase"])
-            self.clock["ahead"] = False
-
-    def agree_(self) -> None:
-        if not self.phase.is_meta:
-            self.clock = {"phase": int(self.phase), "ahead": False, "behind": False}
 
 
 def make_parts(names: Sequence[str], make_drift: Callable[[], Drift]) -> dict[str, Part]:
