@@ -9,7 +9,7 @@ from tests.experiments.smoke import smoke_plan
 
 def test_a_cell_takes_its_steps_times_its_batch_its_validations_and_what_is_looked_at_afterwards():
     plan = smoke_plan(methods=("autoencoder", "kmeans_afterwards", "vq"), steps=10)
-    speeds = {("small", 32, "autoencoder", 0): 0.6, ("small", 32, "vq", 32): 0.6}
+    speeds = {("small", 32, "autoencoder", 0, 4): 0.6, ("small", 32, "vq", 32, 4): 0.6}
     times = estimate_cells(plan, Speed(speeds, fixed=3.0, evaluate=0.25))
     plain, vq, afterwards = times.values()
     validated = 10 / 2 * 4  # every second step, four images
@@ -45,9 +45,15 @@ def test_when_it_takes_long_what_is_not_measured_is_taken_for_what_is_most_like_
     )
     plan = smoke_plan(methods=("vq", "fsq", "bsq", "ns_vq", "ema_tuned"), codebook_size=(16, 32))
     train = measure_speed(plan, 1).train
-    assert [key[2:] for key in measured] == [("vq", 32), ("fsq", 32), ("bsq", 32), ("ns_vq", 32)]
-    assert train["small", 32, "fsq", 16] == 2  # its own, with more codes
-    assert train["small", 32, "ema_tuned", 32] == 2.5  # the median of all
+    assert [key[2:4] for key in measured] == [("vq", 32), ("fsq", 32), ("bsq", 32), ("ns_vq", 32)]
+    assert train["small", 32, "fsq", 16, 4] == 2  # its own, with more codes
+    assert train["small", 32, "ema_tuned", 32, 4] == 2.5  # the median of all
+
+
+def test_batches_of_other_sizes_are_measured_by_themselves():
+    """What a codebook costs is shared by the images of a batch: for one image it is the less the larger the batch."""
+    plan = smoke_plan(recipe="figure-batch-size", methods=("vq",), codebook_size=(16,))
+    assert {key[4] for key in measure_speed(plan, 1).train} == {cell.config.batch_size for cell in plan.cells}
 
 
 @pytest.mark.parametrize(("asked", "cells", "expected"), [(None, 9, (2, 4)), (4, 9, (4, 2)), (3, 1, (1, 8))])

@@ -28,8 +28,8 @@ FORWARD, ENCODE = 1 / 3, 1 / 6
 PATIENCE = 15.0
 """Seconds after which methods are no longer measured where another one was, with the same network and images."""
 
-Key = tuple[str, int, str, int]
-"""Network, size of the images, method, and number of codes."""
+Key = tuple[str, int, str, int, int]
+"""Network, size of the images, method, number of codes, and images of a batch."""
 
 
 class Speed(NamedTuple):
@@ -90,16 +90,18 @@ def measure_speed(plan: Plan, threads: int) -> Speed:
 
 
 def _like(key: Key, train: dict[Key, float]) -> float:
-    """A method with another number of codes if there is one, else the median of the others."""
-    same = [seconds for known, seconds in train.items() if known[:3] == key[:3]]
-    return same[-1] if same else statistics.median(seconds for known, seconds in train.items() if known[:2] == key[:2])
+    """The method as it was measured, with the same batch or codes if it was, else the median of the others."""
+    same = [known for known in train if known[:3] == key[:3]]
+    if not same:
+        return statistics.median(seconds for known, seconds in train.items() if known[:2] == key[:2])
+    return train[max(same, key=lambda known: (known[4] == key[4], known[3] == key[3]))]
 
 
 def _key(cell: CellPlan) -> Key:
     """A codebook that is made afterwards has no part in training."""
     method = cell.method
     codes = cell.config.codebook_size if method.has_codebook and method.afterwards is None else 0
-    return cell.config.network, cell.config.size, method.afterwards or method.name, codes
+    return cell.config.network, cell.config.size, method.afterwards or method.name, codes, cell.config.batch_size
 
 
 def _training_seconds(cell: CellPlan) -> float:
