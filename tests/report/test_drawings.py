@@ -15,7 +15,7 @@ from driftvq.records.comparisons import Codes, update_cell
 from driftvq.records.metric_table import DRIFT, decimals, metric, written, written_spread
 from driftvq.report import aggregate, load_comparison, results_table, write_report
 from driftvq.report import page as page_module
-from driftvq.report.drawings import gather_codes, gather_curves, thinned
+from driftvq.report.drawings import first_reach, gather_codes, gather_curves, thinned, times_to_level
 from driftvq.report.page import comparison_payload, embed_json, render
 from driftvq.report.words import gather_paper
 from driftvq.training.logs import COUNTED_ELSEWHERE
@@ -190,3 +190,30 @@ def test_a_failed_write_leaves_the_old_page(plain: Path, tmp_path: Path) -> None
 def test_no_torch_is_needed() -> None:
     code = "import sys, driftvq.report, driftvq.cli.report; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_step_at_which_a_level_is_reached_lies_between_two_validations() -> None:
+    curve = {0: 10.0, 100: 20.0, 200: 18.0, 300: 26.0}
+    assert first_reach(curve, 10.0) == 0
+    assert first_reach(curve, 15.0) == 50
+    assert first_reach(curve, 20.0) == 100
+    assert first_reach(curve, 22.0) == 250
+    assert first_reach(curve, 26.1) is None
+
+
+def test_every_method_is_timed_to_where_half_of_them_end(plain: Path) -> None:
+    results = aggregate(load_comparison(plain))
+    rows = [row for row in results.rows if row.competes]
+    ends = {row.method.name: 20.0 + place for place, row in enumerate(rows)}
+    for row in results.rows:
+        for cell in row.cells:
+            lines = [{"step": 0, "val/psnr": 10.0}, {"step": 100, "val/psnr": ends.get(row.method.name, 12.0)}]
+            (cell.folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+            update_cell(cell.folder, ms_per_step=20.0)
+    found = times_to_level(aggregate(load_comparison(plain)))
+    level = 20.0 + len(ends) // 2
+    for name, end in ends.items():
+        time = 2.0 * (level - 10) / (end - 10) if end >= level else None
+        assert found[name, None] == (level, time if time is None else pytest.approx(time))
+    references = {found[row.method.name, None].seconds for row in results.rows if row.done and not row.competes}
+    assert references == {None}

@@ -1,11 +1,12 @@
 """Training curves, and how often codes are used and where they lie, small enough for a page."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median_high
+from typing import Any, NamedTuple
 
 from driftvq.files import read_records
-from driftvq.records.comparisons import Codes, read_codes
+from driftvq.records.comparisons import Codes, Point, read_codes
 from driftvq.records.metric_table import DRIFT, OWN, drift_label, metric
 from driftvq.records.runs import METRICS_FILE
 from driftvq.report.results import Results, Row
@@ -55,6 +56,54 @@ def gather_curves(results: Results) -> dict[str, Any]:
         "curves": [_drawn(i, row, curve, limit, axes, results) for i, row, curve in curves],
         "steps": [list(steps) for steps in axes],
     }
+
+
+class Reached(NamedTuple):
+    """A PSNR on the validation images, and the seconds of training after which a method has it; None: never."""
+
+    level: float
+    seconds: float | None
+
+
+def times_to_level(results: Results) -> dict[tuple[str, Point], Reached]:
+    """How long every method takes to the PSNR that half of those that compete at its place have in the end.
+
+    By method and place, the mean over seeds; between two validations on a straight line.
+    """
+    found = {}
+    for point in results.points:
+        rows = [(row, _validated(row)) for row in results.rows if row.point == point]
+        ends = [fmean(curve[max(curve)] for curve, _ in seeds) for row, seeds in rows if seeds and row.competes]
+        if len(ends) > 1:
+            level = median_high(ends)
+            for row, seeds in rows:
+                steps = [(first_reach(curve, level), ms) for curve, ms in seeds]
+                times = [step * ms / 1000 for step, ms in steps if step is not None]
+                reached = fmean(times) if times and len(times) == len(seeds) else None
+                found[row.method.name, point] = Reached(level, reached)
+    return found
+
+
+def _validated(row: Row) -> list[tuple[dict[int, float], float]]:
+    """For each finished seed the PSNR on the validation images by step, and how many ms a step took."""
+    seeds = []
+    for cell in row.done:
+        curve = _by_step([read_records(cell.folder / METRICS_FILE)], "val/psnr")
+        if curve and cell.ms_per_step is not None:
+            seeds.append(({step: value for step, (value,) in curve.items()}, cell.ms_per_step))
+    return seeds
+
+
+def first_reach(curve: Mapping[int, float], level: float) -> float | None:
+    """The step at which a curve first reaches a level, on a straight line from the value before; None: nowhere."""
+    before: tuple[int, float] | None = None
+    for step, value in curve.items():
+        if value >= level:
+            if before is None:
+                return float(step)
+            return before[0] + (step - before[0]) * (level - before[1]) / (value - before[1])
+        before = step, value
+    return None
 
 
 def thinned(n: int, limit: int) -> list[int]:

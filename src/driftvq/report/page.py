@@ -15,7 +15,7 @@ from driftvq.records.codec import encode
 from driftvq.records.comparisons import GROUP_LABELS
 from driftvq.records.metric_table import COLLAPSED, metric, written, written_p, written_spread
 from driftvq.records.runs import RUN, load_results
-from driftvq.report.drawings import gather_codes, gather_curves, rounded
+from driftvq.report.drawings import Reached, gather_codes, gather_curves, rounded, times_to_level
 from driftvq.report.results import Results, Row, aggregate
 from driftvq.report.strips import gather_strips
 from driftvq.report.tables import ARROWS, column_size, results_table
@@ -125,7 +125,8 @@ def comparison_payload(results: Results, image_budget: int) -> dict[str, Any]:
         for method in comparison.methods
     ]
     payload["columns"] = [_column(results, name) for name in results.columns]
-    payload["rows"] = [_row(results, row) for row in results.rows]
+    reached = times_to_level(results)
+    payload["rows"] = [_row(results, row, reached.get((row.method.name, row.point))) for row in results.rows]
     payload["missing"] = sorted({text for cell in comparison.cells for text in cell.missing})
     payload |= {"training": gather_curves(results), "codes": gather_codes(results)}
     payload |= {"strips": gather_strips(results, image_budget), "paper": gather_paper(results)}
@@ -151,7 +152,7 @@ def _column(results: Results, name: str) -> dict[str, Any]:
     }
 
 
-def _row(results: Results, row: Row) -> dict[str, Any]:
+def _row(results: Results, row: Row, reached: Reached | None) -> dict[str, Any]:
     counts = {status: sum(cell.status == status for cell in row.cells) for status in ("running", "waiting")}
     return {
         "method": results.comparison.methods.index(row.method),
@@ -164,7 +165,7 @@ def _row(results: Results, row: Row) -> dict[str, Any]:
         "seeds": len(row.cells),
         "unfinished": ", ".join(f"{n} {status}" for status, n in counts.items() if n),
         "failed": [{"seed": cell.seed, "error": cell.error, "log": str(cell.log_path)} for cell in row.failed],
-        "cost": _cost(row),
+        "cost": _cost(row, reached),
     }
 
 
@@ -192,7 +193,7 @@ def _verdict(row: Row, lead: str) -> str:
     return f"{'within' if row.within_spread else 'beyond'} the spread{p}"
 
 
-def _cost(row: Row) -> dict[str, float | None]:
+def _cost(row: Row, reached: Reached | None) -> dict[str, float | None]:
     parameters = row.done[0].parameters if row.done else {}
     times = [cell.seconds["train"] for cell in row.done if "train" in cell.seconds]
     return {
@@ -201,6 +202,8 @@ def _cost(row: Row) -> dict[str, float | None]:
         "network": parameters.get("network"),
         "quantizer": parameters.get("quantizer"),
         "train": sum(times) / len(times) if times else None,
+        "level": reached and reached.level,
+        "reach": reached and reached.seconds,
     }
 
 

@@ -5,6 +5,7 @@
 const COSTS = [
   ["ms", "Time per step (ms)", (value) => value.toFixed(1)],
   ["train", "Training (s)", (value) => grouped(value)],
+  ["reach", (rows) => `Until ${(rows.find(({ cost }) => cost.level)?.cost.level ?? 0).toFixed(1)} dB (s)`, (value) => grouped(value)],
   ["memory", "Peak memory (MB)", (value) => grouped(value)],
   ["quantizer", "Quantizer parameters", (value) => grouped(value)],
   ["network", "Network parameters", (value) => grouped(value)],
@@ -24,7 +25,7 @@ function costPart(comparison) {
   const draw = () => {
     const rows = comparison.rows.filter((row) => isShown(comparison, row.point) && row.done);
     const cells = rows.map((row) => [methodOf(comparison, row).label, ...shown.map(([key, , write]) => bar(key, row.cost[key], write))]);
-    box.replaceChildren(simpleTable(`Cost, ${comparison.name}`, ["Method", ...shown.map(([, heading]) => heading)], cells));
+    box.replaceChildren(simpleTable(`Cost, ${comparison.name}`, ["Method", ...shown.map(([, heading]) => (typeof heading === "string" ? heading : heading(rows)))], cells));
   };
   draw();
   onChange(draw);

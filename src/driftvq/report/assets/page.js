@@ -49,7 +49,7 @@ function sections() {
     ["drift", "The drift meter", "How far the encoder moves its latents, whether the codes follow, measured on a fixed batch during training, and what moves lost codes.", withLegend(sideBySide(driftPart), drawnIn("drift"))],
     ["strips", "Reconstructions", "The same images through every method. Click, or press Enter, to look closer.", sideBySide(stripsPart)],
     ["maps", "Where the codes lie", "Codes and latents projected to the two directions in which they vary most. Codes that lie together share a mark: a number says how many are under a cross.", withKey(sideBySide(mapPart))],
-    ["cost", "What it costs", "Measured on the machine named below, mean of the seeds.", sideBySide(costPart)],
+    ["cost", "What it costs", "Measured on the machine named below, mean of the seeds. One column has the time to the PSNR on the validation images that half of the methods have in the end; –: never.", sideBySide(costPart)],
     ["paper", "Beside the paper", null, sideBySide(paperPart)],
     ["repeat", "To repeat it", "The exact command, the machine, and every setting.", sideBySide(repeatPart)],
   ].filter((section) => section && section[3]);
