@@ -57,6 +57,7 @@ def shards(folder, images, count=2):
 MORE = {
     "shards": {},
     "trans_vq": {"quantizer": "trans_vq"},
+    "at rest": {"settle": 0.5},
     "adversary": {"adversarial_weight": 0.5, "adversarial_start": 2},
 }
 
