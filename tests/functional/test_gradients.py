@@ -213,3 +213,14 @@ def test_gradient_of_a_directional_step_is_finite_where_a_latent_is_a_code() -> 
     directional(z, torch.zeros(1, 3), torch.zeros(1, 3)).sum().backward()
     assert z.grad is not None
     assert z.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
+def test_a_rotation_is_the_same_at_every_scale(scale):
+    z, codes, upstream = (randn(6, 4, seed=seed, dtype=torch.float32) for seed in range(3))
+    gradients = []
+    for factor in (1.0, scale):
+        scaled = (z * factor).requires_grad_()
+        rotate(scaled, codes * factor).backward(upstream)
+        gradients.append(scaled.grad)
+    torch.testing.assert_close(*gradients)

@@ -252,3 +252,8 @@ def test_images_smaller_than_a_token_are_skipped():
     pairs = list(model_pairs(model, batches, skipped=lambda *problem: skipped.append(problem)))
     assert [tuple(real.shape) for real, _, _ in pairs] == [(2, 3, 8, 9)]
     assert skipped == [(name, "3×9 pixels, the model needs 4×4") for name in "ab"]
+
+
+def test_codes_of_a_whole_grid_cannot_be_found_in_tiles():
+    model = VQVAE(ModelConfig(quantizer="multi_scale_vq", codebook_size=16, code_dim=8))
+    assert find_margin(model) is None

@@ -163,3 +163,12 @@ def test_taming_s_temperature_is_ignored() -> None:
 def test_quantizers_that_cannot_serve_a_model_are_refused(adapt, vq, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         adapt(vq)
+
+
+def test_the_number_of_codes_grows_with_the_codebook() -> None:
+    quantizer = as_taming(VQ(4, 8, channel_first=True))
+    quantizer(torch.randn(2, 4, 4, 4))
+    quantizer.vq.grow_(32)
+    quantizer.vq.set_codebook_(torch.randn(32, 4))
+    quantizer(torch.randn(2, 4, 4, 4))
+    assert quantizer.n_e == 32

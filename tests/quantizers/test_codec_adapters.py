@@ -345,3 +345,19 @@ def test_level_counts_that_cannot_be_had_are_refused_before_anything_changes() -
         d.from_latents(torch.randn(2, 17, 10))
     with pytest.raises(ValueError, match="one codebook_size, got 32 and 16"):
         as_mimi(residual(WIDTH), ResidualVQ(WIDTH, 16, channel_first=True))
+
+
+def test_a_bandwidth_pays_for_fewer_levels_once_they_have_more_codes() -> None:
+    quantizer = as_encodec(ResidualVQ(8, 16, num_quantizers=4, quantizer="vq", channel_first=True), 75.0)
+    assert quantizer.get_num_quantizers_for_bandwidth(1.2) == 4
+    quantizer.vq.grow_(256)
+    assert quantizer.get_num_quantizers_for_bandwidth(1.2) == 2
+
+
+def test_each_levels_own_weight_of_the_commitment_is_taken_out_for_dac() -> None:
+    """NSVQ's depends on the dimension, and nothing beside the commitment trains its codes by a gradient."""
+    quantizer = as_dac(ResidualVQ(32, 16, (32, 8), num_quantizers=2, channel_first=True))
+    for _ in range(3):
+        *_, commitment, others = quantizer(torch.randn(2, 32, 40))
+    assert float(commitment.detach()) > 0
+    assert_close(others, torch.zeros_like(others), atol=1e-6, rtol=0)

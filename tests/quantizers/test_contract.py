@@ -205,6 +205,47 @@ def test_every_trainable_parameter_gets_a_finite_gradient(case: Case) -> None:
 
 
 @every_case
+def test_two_calls_may_have_one_backward_pass(case: Case) -> None:
+    """Frames of a video, or two networks with one quantizer; also while a start gathers."""
+    vq = case.make().train()
+    x = case.latents().requires_grad_()
+    for _ in range(2):
+        first, second = vq(x), vq(x + 1)
+        (first.quantized.square().mean() + second.quantized.square().mean() + first.loss + second.loss).backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+@every_case
+def test_a_frozen_codebook_trains_again_after_a_loader_replaced_its_parameters(case: Case) -> None:
+    vq = case.make()
+    if not hasattr(vq, "freeze_codebook"):
+        pytest.skip("nothing to freeze")
+    trained = {name for name, parameter in vq.named_parameters() if parameter.requires_grad}
+    vq.freeze_codebook = True
+    vq.load_state_dict({name: tensor.clone() for name, tensor in vq.state_dict().items()}, assign=True)
+    vq.freeze_codebook = True
+    vq.freeze_codebook = False
+    assert {name for name, parameter in vq.named_parameters() if parameter.requires_grad} == trained
+
+
+@every_case
+def test_loading_nothing_changes_nothing(case: Case) -> None:
+    vq = case.make().train()
+    x = torch.randn(5, case.dim)
+    for _ in range(6):
+        vq(x)
+    other = copy.deepcopy(vq)
+    other.load_state_dict({}, strict=False)
+    for each in (vq, other):
+        torch.manual_seed(0)
+        for _ in range(3):
+            each(x)
+    for name, tensor in vq.state_dict().items():
+        assert torch.equal(other.state_dict()[name], tensor), name
+
+
+@every_case
 def test_mask_hides_positions(case: Case) -> None:
     mask = torch.ones(4, 32, dtype=torch.bool)
     mask[1, 5:] = False

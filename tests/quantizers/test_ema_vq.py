@@ -55,3 +55,15 @@ def test_refuses_estimators_that_train_the_codebook(estimator: str) -> None:
 def test_refuses_a_bad_decay(decay: float) -> None:
     with pytest.raises(ValueError, match="decay must lie between 0 and 1"):
         EMAVQ(dim=4, codebook_size=8, decay=decay)
+
+
+def test_codes_that_forget_everything_stay_where_they_are() -> None:
+    vq = EMAVQ(4, 8, decay=0.0)
+    vq(torch.randn(64, 4))
+    before = vq.codebook.clone()
+    vq(torch.zeros(0, 4))
+    assert torch.equal(vq.codebook, before)
+    vq = EMAVQ(4, 8, decay=0.5, eps=0.0)
+    for _ in range(200):
+        vq(torch.ones(3, 4))
+    assert vq.codebook.isfinite().all()

@@ -96,3 +96,26 @@ def test_a_level_of_a_residual_divides_a_step_of_the_one_before() -> None:
     assert indices.tolist() == [0, 3, 2]
     (quantized * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
     assert x.grad.flatten().tolist() == [1, 2, 3]
+
+
+def test_many_levels_end_at_the_last_one() -> None:
+    vq = FSQ(2, levels=(1025, 3)).eval()
+    quantized, indices, _ = vq(torch.tensor([[50.0, 0.0], [50.0, 50.0], [-50.0, -50.0]]))
+    assert indices.tolist() == [1024 + 1025, 1024 + 2 * 1025, 0]
+    assert torch.equal(vq.indices_to_codes(indices), quantized)
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("module", [torch.float32, torch.float64])
+def test_codes_have_the_precision_of_the_module_whatever_the_default_is(
+    default: torch.dtype, module: torch.dtype
+) -> None:
+    vq, x = FSQ(6, levels=(7, 7, 7)).to(module).eval(), torch.randn(20, 6, dtype=module)
+    torch.set_default_dtype(default)
+    try:
+        quantized, indices, _ = vq(x)
+        codes = vq.indices_to_codes(indices)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert codes.dtype == module
+    assert torch.equal(codes, quantized)

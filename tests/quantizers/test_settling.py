@@ -99,3 +99,10 @@ def test_a_codebook_without_nearest_codes_stays(cls: type) -> None:
 def test_refuses_batches_that_can_be_seen_once() -> None:
     with pytest.raises(ValueError, match="several times, got generator"):
         settle_(FSQ(dim=4, codebook_size=64), (latents for latents in clusters()))
+
+
+def test_a_settled_codebook_can_be_let_free_again() -> None:
+    vq = make_quantizer("vq", dim=4, codebook_size=16)
+    settle_(vq, clusters(), passes=2)
+    vq.freeze_codebook = False
+    assert all(parameter.requires_grad for parameter in vq.book.parameters())

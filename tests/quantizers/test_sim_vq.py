@@ -48,3 +48,22 @@ def test_gradient_of_the_matrix_matches_the_chain_rule() -> None:
     weight = vq.book.transform.weight.detach().numpy()
     error = base @ weight.T - z.numpy()
     np.testing.assert_allclose(vq.book.transform.weight.grad, 2 * error.T @ base / error.size)
+
+
+def test_what_is_asked_in_between_is_of_the_present_codes() -> None:
+    """A fused optimizer leaves no trace in a tensor's version, and who evaluates in between may set the mode alone."""
+    vq = SimVQ(4, 16)
+    optimizer = torch.optim.Adam(vq.parameters(), lr=0.05, fused=True)
+    for _ in range(3):
+        vq(torch.randn(32, 4)).loss.backward()
+        optimizer.step()
+        vq.book.training = False
+        assert torch.equal(vq.codebook, vq.book.transformed())
+        vq.book.training = True
+
+
+def test_codes_computed_in_inference_mode_may_be_used_outside() -> None:
+    vq = SimVQ(4, 8).eval()
+    with torch.inference_mode():
+        vq(torch.randn(3, 4))
+    torch.nn.Linear(4, 4)(vq.codebook).sum().backward()

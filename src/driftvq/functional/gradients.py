@@ -29,12 +29,12 @@ def modified_straight_through(z_nd: Tensor, codes_nd: Tensor, divisor: float | N
     return straight_through(z_nd, codes_nd) + _zero(codes_nd) * (2 / d)
 
 
-def rotate(z_nd: Tensor, codes_nd: Tensor, eps: float = 1e-6) -> Tensor:
+def rotate(z_nd: Tensor, codes_nd: Tensor) -> Tensor:
     """The rotation trick: ``c = sg(λR) z``, so the encoder's gradient is turned and scaled as z was to reach c.
 
     ``R = I - 2 r rᵀ + 2 ĉ ẑᵀ`` with ``r ∝ ẑ + ĉ`` rotates ẑ to ĉ; ``λ = |c| / |z|``. (Fifty et al., 2024.)
     """
-    z, c = z_nd.detach(), codes_nd.detach()
+    z, c, eps = z_nd.detach(), codes_nd.detach(), torch.finfo(z_nd.dtype).tiny ** 0.5
     z_norm, c_norm = z.norm(dim=1, keepdim=True).clamp(min=eps), c.norm(dim=1, keepdim=True)
     z_unit, c_unit = z / z_norm, c / c_norm.clamp(min=eps)
     r = F.normalize(z_unit + c_unit, dim=1, eps=eps)
@@ -78,8 +78,8 @@ _spread_op.register_fake(lambda z_nd, *rest: torch.empty_like(z_nd))
 
 def _spread_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
     z_nd, codebook_kd, ctx.kernel, bandwidth, ctx.gain = inputs
-    # The bandwidth may decay in place before the backward pass.
-    ctx.save_for_backward(z_nd, codebook_kd, bandwidth.clone())
+    # Before the backward pass the bandwidth may decay in place, and the start write into the codes.
+    ctx.save_for_backward(z_nd, codebook_kd.clone(), bandwidth.clone())
 
 
 def _spread_backward(ctx, grad_nd):  # type: ignore[no-untyped-def]

@@ -19,7 +19,6 @@ class ImageAdapter(nn.Module):
 
     Attributes:
         vq: the quantizer itself.
-        n_e: number of codes.
         e_dim: channels of the latents; diffusers' name for it is ``vq_embed_dim``.
         beta: the quantizer's commitment weight, 0 where it has none.
     """
@@ -35,8 +34,12 @@ class ImageAdapter(nn.Module):
                 f"this package has one index per position, {type(vq).__name__} gives {vq.indices_per_position}"
             )
         self.vq = vq
-        self.n_e = vq.codebook_size
         self.e_dim = self.vq_embed_dim = vq.dim
+
+    @property
+    def n_e(self) -> int:
+        """Number of codes."""
+        return self.vq.codebook_size
 
     @property
     def beta(self) -> float:

@@ -241,5 +241,7 @@ class CodebookQuantizer(Quantizer):
     @torch.no_grad()
     def _start_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
         codes_kd, made = self.start(z_nd, valid_n)
-        tensors = (*self.book.parameters(), *self.book.buffers())
+        tensors = list(self.book.buffers())
+        if isinstance(self.book.stored, nn.Parameter):
+            tensors.append(self.book.stored)
         change_where_(made, tensors, lambda: self.book.set_(codes_kd))

@@ -81,7 +81,12 @@ class EncodecQuantizer(CodecAdapter):
     def __init__(self, vq: ResidualVQ, frame_rate: float) -> None:
         super().__init__()
         self.vq, self.frame_rate = _checked(vq, "EnCodec"), frame_rate
-        self.codebook_size, self.num_quantizers = vq.codebook_size, vq.indices_per_position
+        self.num_quantizers = vq.indices_per_position
+
+    @property
+    def codebook_size(self) -> int:
+        """Codes of a level."""
+        return self.vq.codebook_size
 
     def get_num_quantizers_for_bandwidth(self, bandwidth: float | None = None) -> int:
         """Levels that a bandwidth in kbit/s pays for, at least one; all without a bandwidth."""
@@ -125,10 +130,14 @@ class MimiQuantizer(CodecAdapter):
         if semantic.codebook_size != acoustic.codebook_size:
             sizes = f"{semantic.codebook_size} and {acoustic.codebook_size}"
             raise ValueError(f"Mimi's quantizers have one codebook_size, got {sizes}")
-        self.codebook_size = semantic.codebook_size
         self.num_semantic_quantizers = semantic.indices_per_position
         self.num_acoustic_quantizers = acoustic.indices_per_position
         self.max_num_quantizers = self.num_semantic_quantizers + self.num_acoustic_quantizers
+
+    @property
+    def codebook_size(self) -> int:
+        """Codes of a level."""
+        return self.semantic.codebook_size
 
     def encode(self, embeddings: Tensor, num_quantizers: int | None = None) -> Tensor:
         """Latents ``b c t`` to codes ``q b t``, the semantic levels first."""
@@ -180,8 +189,13 @@ class DacQuantizer(nn.Module):
     def __init__(self, vq: ResidualVQ) -> None:
         super().__init__()
         self.vq = _checked(vq, "DAC")
-        self.codebook_size, self.n_codebooks = vq.codebook_size, vq.indices_per_position
+        self.n_codebooks = vq.indices_per_position
         self.codebook_dim = [self.vq.part(level).codebook_dim for level in range(self.n_codebooks)]
+
+    @property
+    def codebook_size(self) -> int:
+        """Codes of a level."""
+        return self.vq.codebook_size
 
     def forward(
         self, hidden_state: Tensor, n_quantizers: int | None = None
@@ -198,8 +212,9 @@ class DacQuantizer(nn.Module):
         """
         details = self.vq.details(hidden_state, levels=n_quantizers)
         latents = torch.cat([part.latents for part in details.parts], dim=-1).movedim(-1, 1)
-        weight = float(getattr(self.vq.part(0), "commitment_weight", 0.0))
-        others = details.loss - weight * details.terms.commitment
+        weights = [float(getattr(self.vq.part(level), "commitment_weight", 0.0)) for level in range(len(details.parts))]
+        pull = sum(weight * part.terms.commitment for weight, part in zip(weights, details.parts, strict=True))
+        others = details.loss - pull
         return details.quantized, details.indices.movedim(-1, 1), latents, details.terms.commitment, others
 
     def from_codes(self, audio_codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:

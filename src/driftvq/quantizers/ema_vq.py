@@ -42,7 +42,8 @@ class AveragedCodes(Codebook):
         counts_k, sums_kd, latents_r = lesson.sums(len(self.codes))
         self.cluster_size.lerp_(counts_k.to(self.cluster_size), 1 - self.decay)
         self.cluster_sum.lerp_(sums_kd.to(self.cluster_sum), 1 - self.decay)
-        self.codes.copy_(self.cluster_sum / self._smoothed_size()[:, None])
+        size_k1 = self._smoothed_size()[:, None]
+        self.codes.copy_(torch.where(size_k1 > 0, self.cluster_sum / size_k1, self.codes))
         if self.threshold > 0:
             self._replace_dead_(lesson, latents_r)
         return counts_k

@@ -69,10 +69,11 @@ class FSQ(Quantizer):
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         bounded_nd = self._bounded(z_nd)
-        digits_nd = bounded_nd.detach().round()
+        digits_nd = torch.minimum(bounded_nd.detach().round().clamp(min=0), (self.levels - 1).to(z_nd))
         indices_n = (digits_nd.to(torch.int64) * self._basis()).sum(dim=1)
         smooth_nd = z_nd if self.level is not None else self._codes(bounded_nd)
-        quantized_nd = straight_through(smooth_nd, self._codes(digits_nd))
+        codes_nd = self._codes(digits_nd.to(self._precision()))
+        quantized_nd = straight_through(smooth_nd, codes_nd.to(smooth_nd))
         return Selection(quantized_nd, indices_n, z_nd.new_zeros(()), self._lesson(z_nd, indices_n, call.valid))
 
     def _bounded(self, z_nd: Tensor) -> Tensor:
@@ -97,7 +98,12 @@ class FSQ(Quantizer):
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         digits_nd = (indices_n[:, None] // self._basis()) % self.levels
-        return self._codes(digits_nd.to(torch.get_default_dtype()))
+        return self._codes(digits_nd.to(self._precision()))
+
+    def _precision(self) -> torch.dtype:
+        """Of codes: that of the projection, at least float32."""
+        weight = next(self.project_out.parameters(), None)
+        return torch.float32 if weight is None else torch.promote_types(weight.dtype, torch.float32)
 
     def _basis(self) -> Tensor:
         return torch.cat([self.levels.new_ones(1), self.levels[:-1].cumprod(dim=0)])

@@ -98,12 +98,12 @@ def settle_(quantizer: Quantizer, batches: Iterable[Tensor], passes: int = 10) -
 
 def freeze_but_output_(quantizer: Quantizer) -> None:
     """Let nothing of a quantizer learn but its output projection, which is the decoder's first layer."""
-    for parameter in quantizer.parameters():
-        parameter.requires_grad_(False)
-    quantizer.project_out.requires_grad_(True)
     for part in quantizer.modules():
         if hasattr(part, "freeze_codebook"):
             setattr(part, "freeze_codebook", True)  # noqa: B010 - not every quantizer has one
+    for parameter in quantizer.parameters():
+        parameter.requires_grad_(False)
+    quantizer.project_out.requires_grad_(True)
 
 
 def check_repeatable(batches: Iterable[Tensor]) -> None:

@@ -58,7 +58,7 @@ class VQ(CodebookQuantizer):
         selection = super()._select(z_nd, call)
         if self.orthogonal_weight == 0:
             return selection
-        term = orthogonal_loss(self.codebook if call.trains else self.codebook.detach())
+        term = orthogonal_loss(self.codebook.clone() if call.trains else self.codebook.detach())
         loss, terms = selection.loss + self.orthogonal_weight * term, selection.terms or {}
         return selection._replace(loss=loss, terms={**terms, "orthogonality": term})
 

@@ -106,8 +106,8 @@ class Codebook(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: list[nn.Parameter] = []
-        """What an optimizer would train if the codebook were not frozen."""
+        self._held: set[str] = set()
+        """Parameters that an optimizer would train if the codebook were not frozen; a loader may replace them."""
 
     def forward(self) -> Tensor:
         """The codes in use."""
@@ -143,11 +143,12 @@ class Codebook(nn.Module):
     def freeze_(self, frozen: bool) -> None:
         """Let no optimizer move the codes, or let it again; what was fixed before stays so."""
         if frozen:
-            self._held += [parameter for parameter in self.parameters() if parameter.requires_grad]
-        for parameter in self._held:
-            parameter.requires_grad_(not frozen)
+            self._held |= {name for name, parameter in self.named_parameters() if parameter.requires_grad}
+        for name, parameter in self.named_parameters():
+            if name in self._held:
+                parameter.requires_grad_(not frozen)
         if not frozen:
-            self._held = []
+            self._held = set()
 
     def busyness(self) -> Tensor | None:
         """How much each code is in use ``(k,)``, of any scale; None: unknown."""
@@ -199,4 +200,5 @@ class UnitCodes(TrainedCodes):
         self.set_(F.normalize(torch.randn(codebook_size, dim), dim=1))
 
     def forward(self) -> Tensor:
-        return F.normalize(self.codes, dim=1)
+        # The start may write into the codes before the gradient of an earlier call is computed.
+        return F.normalize(self.codes.clone() if self.training else self.codes, dim=1)

@@ -102,8 +102,10 @@ class Clock(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, *args: Any) -> None:
+        state_dict, prefix = args[:2]
         super()._load_from_state_dict(*args)
-        self.agree_()
+        if f"{prefix}phase" in state_dict:
+            self.agree_()
 
 
 class FollowingCodes(Codebook):

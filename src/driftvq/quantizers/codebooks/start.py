@@ -137,6 +137,8 @@ class KMeansStart(nn.Module):
         self, state_dict, prefix, metadata, strict, missing, unexpected, errors
     ) -> None:
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        if not {f"{prefix}finished", f"{prefix}pending"} & state_dict.keys():
+            return
         self.done = not self.finished.is_meta and bool(self.finished > 0)
         name, dim = f"{prefix}pending", self.pending.shape[1]
         found = state_dict.get(name, self.pending[:0])

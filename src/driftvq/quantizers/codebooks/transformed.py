@@ -49,20 +49,24 @@ class TransformedCodes(Codebook):
         return self.base
 
     def forward(self) -> Tensor:
+        if self.training:
+            self._kept = None
         if self.training or torch.compiler.is_compiling() or any(map(is_traced, self._tensors())):
             return self.transformed()
         # Changes when the transform or the base does, but for what a fused optimizer writes.
         state = tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in self._tensors())
         if self._kept is None or self._kept[0] != state:
-            with torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad():
                 self._kept = (state, self.transformed())
         return self._kept[1]
 
     def transformed(self) -> Tensor:
         """``P_φ(C)``, computed now, or C once it is settled."""
-        with torch.autocast(self.base.device.type, enabled=False):
-            codes_kd: Tensor = self.transform(self.base)
-        return torch.where(self.settled > 0, self.base, codes_kd)
+        # The start may write into C before the gradient of an earlier call is computed.
+        base_kd = self.base.clone() if self.training else self.base
+        with torch.autocast(base_kd.device.type, enabled=False):
+            codes_kd: Tensor = self.transform(base_kd)
+        return torch.where(self.settled > 0, base_kd, codes_kd)
 
     def _tensors(self) -> tuple[Tensor, ...]:
         return self.base, self.settled, *self.transform.parameters()
