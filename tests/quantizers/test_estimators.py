@@ -17,7 +17,9 @@ def test_modified_hands_winning_codes_two_over_d_of_the_gradient(divisor: object
     vq = quantizer(Modified(divisor=divisor))
     z, gradient = torch.randn(2, 20, 3, dtype=torch.float64).requires_grad_().unbind()
     z.retain_grad()
-    quantized, indices, _ = vq(z)
+    padded = torch.cat([z, torch.ones(5, 3)])
+    quantized, indices, _ = vq(padded, torch.arange(25) < 20)
+    quantized, indices = quantized[:20], indices[:20]
     (quantized * gradient.detach()).sum().backward()
     expected = torch.zeros(8, 3, dtype=torch.float64).index_add_(0, indices, gradient.detach()) * 2 / d
     assert torch.allclose(z.grad, gradient.detach())
@@ -31,6 +33,19 @@ def test_output_is_a_code_exactly_in_evaluation_and_but_for_diveq_in_training(es
         quantized, indices, _ = vq.train(training)(torch.randn(50, 3, dtype=torch.float64))
         exact = torch.equal(quantized, vq.book.codes[indices])
         assert exact == (not training or estimator not in ("directional", "space_filling"))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_masked_latents_which_are_0_matter_as_little_where_0_is_far_from_the_others(estimator: str) -> None:
+    x, mask = torch.randn(60, 3, dtype=torch.float64), torch.arange(60) < 50
+    found = []
+    for offset in (0, 100):
+        vq = quantizer(estimator)
+        vq.set_codebook_(vq.codebook + offset)
+        quantized, indices, _ = vq(x + offset, mask)
+        found.append((quantized[mask] - offset, indices))
+    assert torch.allclose(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
 
 
 def test_gumbel_samples_by_distance_and_not_by_scale() -> None:

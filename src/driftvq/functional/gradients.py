@@ -17,7 +17,7 @@ def straight_through(z_nd: Tensor, codes_nd: Tensor) -> Tensor:
     return codes_nd.detach() + _zero(z_nd)
 
 
-def modified_straight_through(z_nd: Tensor, codes_nd: Tensor, divisor: float | None = None) -> Tensor:
+def modified_straight_through(z_nd: Tensor, codes_nd: Tensor, divisor: float | Tensor | None = None) -> Tensor:
     """``z + sg(c - z) + 2/d · (c - sg c)`` (Eq. 18, A21): the winning code receives 2/d of the gradient as well.
 
     Args:

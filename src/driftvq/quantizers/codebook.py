@@ -194,7 +194,7 @@ class CodebookQuantizer(Quantizer):
             terms["codebook"] = match.loss if call.trains else match.loss.detach()
             loss = loss + terms["codebook"]
         if self.training:
-            indices_n, quantized_nd = self.estimator(z_nd, codebook_kd, match)
+            indices_n, quantized_nd = self.estimator(z_nd, codebook_kd, match._replace(valid=call.valid))
         else:
             indices_n, quantized_nd = match.winners, straight_through(z_nd, match.codes)
         lesson = self._lesson(z_nd, match.winners, call.valid)._replace(seen=match.seen, teaches=not starts)

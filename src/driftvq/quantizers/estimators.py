@@ -54,18 +54,20 @@ class Modified(Estimator):
     """The paper's estimator: the winning code receives 2/d of the gradient as well.
 
     Args:
-        divisor: d: ``"latents"`` (batch × positions over all processes, the paper), ``"elements"`` (times the
-            dimension, the published code) or a number; a fixed number makes gradient accumulation exact.
+        divisor: d: ``"latents"`` (valid positions of the batch, over all processes, the paper), ``"elements"`` (times
+            the dimension, the published code) or a number; a fixed number makes gradient accumulation exact.
     """
 
     trains_codebook: ClassVar[bool] = True
     divisor: Literal["latents", "elements"] | float = "latents"
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
+        if not isinstance(self.divisor, str):
+            return match.winners, modified_straight_through(z_nd, match.codes, self.divisor)
+        rows = max(len(z_nd), 1) if match.valid is None else match.valid.sum().clamp(min=1)
         # Gradients are averaged over processes, so d counts the latents of all of them.
-        size = (z_nd.shape[0] if self.divisor == "latents" else z_nd.numel()) * world_size()
-        divisor = max(size, 1) if isinstance(self.divisor, str) else self.divisor
-        return match.winners, modified_straight_through(z_nd, match.codes, divisor)
+        each = world_size() * (1 if self.divisor == "latents" else z_nd.shape[1])
+        return match.winners, modified_straight_through(z_nd, match.codes, rows * each)
 
 
 @dataclass(frozen=True)
@@ -105,14 +107,17 @@ class Directional(Estimator):
     variance: float = 1e-3
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
-        return match.winners, directional(z_nd, match.codes, self._noise(z_nd, match.codes))
+        return match.winners, directional(z_nd, match.codes, self._noise(z_nd, match.codes, match.valid))
 
-    def _noise(self, z_nd: Tensor, codes_nd: Tensor) -> Tensor:
+    def _noise(self, z_nd: Tensor, codes_nd: Tensor, valid_n: Tensor | None) -> Tensor:
         away_nd = (z_nd - codes_nd).detach()
+        if valid_n is not None:
+            away_nd = torch.where(valid_n[:, None], away_nd, 0)
         if away_nd.numel() == 0:
             return away_nd
         largest = away_nd.abs().amax().clamp(min=torch.finfo(away_nd.dtype).tiny)  # squares of large ones overflow
-        return torch.randn_like(z_nd) * ((away_nd / largest).square().mean().mul(self.variance).sqrt() * largest)
+        square = masked_mse(away_nd / largest, torch.zeros_like(away_nd), valid_n)
+        return torch.randn_like(z_nd) * (square.mul(self.variance).sqrt() * largest)
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ class SpaceFilling(Directional):
         segments_n = nearest(z_nd, torch.lerp(codebook_kd.detach(), following_kd.detach(), share_k1))
         share_n1 = F.embedding(segments_n, share_k1)
         ends = (F.embedding(segments_n, codebook_kd), F.embedding(segments_n, following_kd))
-        here_nd, there_nd = (directional(z_nd, end_nd, self._noise(z_nd, end_nd)) for end_nd in ends)
+        here_nd, there_nd = (directional(z_nd, end_nd, self._noise(z_nd, end_nd, match.valid)) for end_nd in ends)
         return match.winners, torch.lerp(here_nd, there_nd, share_n1)
 
 
@@ -161,7 +166,7 @@ class Sampled(Estimator):
 def _logits(z_nd: Tensor, codebook_kd: Tensor, match: Match, temperature: float) -> tuple[Tensor, Tensor]:
     """Weight and bias of ``-|z - c_k|² / (T s)``, up to what is the same for all codes."""
     with torch.no_grad():
-        scale = masked_mse(z_nd, match.codes) * z_nd.shape[1] * temperature
+        scale = masked_mse(z_nd, match.codes, match.valid) * z_nd.shape[1] * temperature
         scale = scale.clamp(min=torch.finfo(z_nd.dtype).tiny ** 0.5)
     return codebook_kd * (2 / scale), -codebook_kd.square().sum(dim=1) / scale
 

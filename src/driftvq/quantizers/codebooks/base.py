@@ -24,12 +24,14 @@ class Match(NamedTuple):
         codes: the same as vectors ``(n, d)``.
         loss: the term that trains the codebook, if a gradient does.
         seen: what the codebook has made of the latents already and needs again to learn from them.
+        valid: which latents count, boolean ``(n,)``; None: all.
     """
 
     winners: Tensor
     codes: Tensor
     loss: Tensor | None = None
     seen: Any = None
+    valid: Tensor | None = None
 
 
 class Lesson(NamedTuple):
