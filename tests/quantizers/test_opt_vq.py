@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist
+from torch.utils.checkpoint import checkpoint
 
-from driftvq import OptVQ
+from driftvq import OptVQ, ResidualVQ
 from tests.functional.test_transport import cloud
 
 
@@ -68,3 +69,26 @@ def test_scale_of_the_latents_does_not_matter() -> None:
         vq.set_codebook_(scale * codes)
         found.append(vq(scale * z).indices)
     assert torch.equal(*found)
+
+
+def test_prices_of_a_shared_codebook_are_those_of_all_levels_together() -> None:
+    codes, z = cloud(12, 3, 0), torch.tensor(cloud(200, 3, 1))
+    vq = ResidualVQ(3, 12, num_quantizers=2, quantizer="opt_vq", shared_codebook=True).double()
+    vq.part(0).set_codebook_(torch.tensor(codes))
+    first, _ = vq.details(z).parts
+    latents = np.concatenate([z, z - first.quantized.detach()])
+    squares = cdist(latents, codes) ** 2
+    asked = sinkhorn(10 * (squares - squares.mean()) / squares.std(), 1)
+    found = vq.part(0).book.prices.numpy() - 10 * squares / squares.std()
+    np.testing.assert_array_equal(found.argmax(axis=1), asked.argmax(axis=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_learns_prices_in_a_checkpoint_that_runs_without_gradients(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, vq, twin = torch.randn(200, 3, dtype=dtype, requires_grad=True), *(OptVQ(3, 12).to(dtype) for _ in range(2))
+    twin.load_state_dict(vq.state_dict())
+    indices = [checkpoint(vq, x, use_reentrant=True)[1], twin(x).indices]
+    assert torch.equal(*indices)
+    assert torch.equal(vq.book.prices, twin.book.prices)
+    assert vq.book.prices.any()

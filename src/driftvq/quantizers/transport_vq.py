@@ -100,8 +100,10 @@ class PricedCodes(TrainedCodes):
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:
-        if lesson.seen is not None:
-            self.prices.copy_(lesson.seen)
+        prices_k: Tensor | None = lesson.seen
+        if prices_k is None:  # the latents of several levels
+            _, prices_k = self._balanced(lesson.latents, self.codes.to(lesson.latents), lesson.valid)
+        self.prices.copy_(prices_k)
         return super().learn_(lesson)
 
     @torch.no_grad()
