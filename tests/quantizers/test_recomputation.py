@@ -46,12 +46,21 @@ def assert_same(one: nn.Module, other: nn.Module) -> None:
         assert torch.equal(a, b), name
 
 
+MANY = [
+    Case("multi_scale_vq", {"scales": tuple(range(1, 10))}),
+    Case("residual_vq", {"quantizer": "residual_vq", "num_quantizers": 5, "shared_codebook": True}),
+    Case("residual_vq", {"num_quantizers": 3, "beam_size": 4, "commitment_weight": 1.0}),
+    Case("residual_vq", {"beam_size": 3, "commitment_weight": 1.0, "quantizer_dropout": True, "kmeans_init": True}),
+]
+"""Levels that share a codebook, more than may wait of one quantizer; codes that a beam search chose."""
+
+
 @pytest.mark.parametrize("mode", ["reentrant", "not reentrant"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *MANY], ids=str)
 def test_gradients_and_state_are_those_without_checkpointing(case: Case, mode: str) -> None:
     module = nn.Sequential(nn.Linear(case.dim, case.dim), case.make())
     twin = copy.deepcopy(module)
-    expected, found = train(twin, without, case), train(module, MODES[mode], case)
+    expected, found = train(module, without, case), train(twin, MODES[mode], case)
     assert len(found) == len(expected) > STEPS
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert_same(module, twin)

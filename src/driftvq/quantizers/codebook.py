@@ -21,7 +21,7 @@ from driftvq.quantizers.distributed import is_sharded, with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
 from driftvq.quantizers.finite import OWN_SCALE
 from driftvq.quantizers.quantizer import Quantizer
-from driftvq.quantizers.recomputation import Past, may_be_recomputed, recomputing
+from driftvq.quantizers.recomputation import may_be_recomputed, recomputing
 from driftvq.quantizers.steps import Call, Selection, Step, project
 
 
@@ -87,7 +87,6 @@ class CodebookQuantizer(Quantizer):
         iterations = positive_int("kmeans_iters", kmeans_iters)
         self.start = KMeansStart(codebook_size, self.codebook_dim, iterations, self.metric, done=not kmeans_init)
         self._frozen = freeze_codebook
-        self._past = Past()
 
     def _own(self, book: Codebook) -> None:
         """Take this codebook."""

@@ -57,6 +57,9 @@ class CompositeQuantizer(Quantizer):
             for size, more in zip(sizes[: 1 if shared_codebook else parts], each, strict=False)
         ]
         self.shared_codebook, self.quantizers, self.parts = shared_codebook, nn.ModuleList(made), parts
+        for module in self.quantizers.modules() if shared_codebook else ():
+            if isinstance(module, Quantizer):
+                module._past.most *= parts
         self.indices_per_part = max(1, self.part(0).indices_per_position)
         self.indices_per_position = parts * self.indices_per_part
 

@@ -16,7 +16,7 @@ from driftvq.quantizers.codebooks.following import Clock
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, WithStatistics, finite_rows, is_seen_at_once
-from driftvq.quantizers.recomputation import advance_, recomputing
+from driftvq.quantizers.recomputation import Past, advance_, recomputing
 from driftvq.quantizers.steps import (
     Call,
     Details,
@@ -77,6 +77,7 @@ class Quantizer(WithStatistics):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self._agreed = False
         self._check_finite = FiniteCheck()
+        self._past = Past()
 
     def forward(
         self,

@@ -63,28 +63,33 @@ def _(step: Tensor) -> None:
 class Call:
     """What a training call saw: a fingerprint of its latents, and the tensors that learning changes, by their place.
 
-    With each goes the state it was in, by which one can tell whether it has changed since.
+    With each goes the state it was in, by which one can tell whether it has changed since. ``found`` is what the call
+    made of them and the second run takes as it is.
     """
 
     fingerprint: Tensor
     tensors: dict[tuple[nn.Module, str], tuple[object, Tensor]]
+    found: Any = None
     recalled: bool = False
 
 
 class Past:
-    """The latest training calls that may be recomputed, with a codebook's tensors as each call saw them."""
+    """The latest training calls that may be recomputed, with a codebook's tensors as each call saw them.
 
-    def __init__(self) -> None:
+    Args:
+        most: calls that may wait; where levels share a quantizer, each level makes one.
+    """
+
+    def __init__(self, most: int = MOST_CALLS) -> None:
+        self.most = most
         self.calls: list[Call] = []
         self.forgot = False
         """Whether a call that may still be recomputed was dropped."""
 
     def remember(self, x_nd: Tensor, book: nn.Module, learned: Tensor) -> None:
         """Keep a codebook as it is after a call: its buffers, and ``learned``, which may be a parameter of it."""
-        done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)
-        waiting = self.calls[max(done, len(self.calls) - MOST_CALLS + 1) :]
-        self._drop(self.calls[: len(self.calls) - len(waiting)])
-        before = waiting[-1].tensors if waiting else {}
+        self._make_room()
+        before = self.calls[-1].tensors if self.calls else {}
         tensors = {}
         for module in book.modules():
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
@@ -94,12 +99,27 @@ class Past:
                 kept = before.get((module, name))
                 same = kept is not None and state is not None and kept[0] == state
                 tensors[module, name] = (state, kept[1] if kept is not None and same else tensor.detach().clone())
-        self.calls = [*waiting, Call(_fingerprint(x_nd), tensors)]
+        self.calls.append(Call(_fingerprint(x_nd), tensors))
+
+    def remember_found(self, x_nd: Tensor, found: Any) -> None:
+        """Keep what a call made of its latents."""
+        self._make_room()
+        self.calls.append(Call(_fingerprint(x_nd), {}, found))
+
+    def found(self, x_nd: Tensor) -> Any:
+        """What was made of these latents; None: they were not seen."""
+        return self._call(x_nd).found if self.calls or self.forgot else None
 
     def forget(self) -> None:
         """A call that keeps its tensors: nothing is likely to be recomputed any more."""
         self._drop(self.calls)
         self.calls = []
+
+    def _make_room(self) -> None:
+        done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)
+        first = max(done, len(self.calls) - self.most + 1)
+        self._drop(self.calls[:first])
+        self.calls = self.calls[first:]
 
     def _drop(self, calls: list[Call]) -> None:
         self.forgot = self.forgot or not all(call.recalled for call in calls)
@@ -129,7 +149,7 @@ class Past:
             if nearest > SAME_LATENTS * largest:
                 raise RuntimeError(
                     f"activation checkpointing: none of the {len(self.calls)} training calls that wait for their "
-                    f"gradients saw these latents; at most {MOST_CALLS} of a quantizer may wait at the same time, and "
+                    f"gradients saw these latents; at most {self.most} of a quantizer may wait at the same time, and "
                     "none while it is also called without checkpointing"
                 )
             equal = [call for call, distance in zip(self.calls, away, strict=True) if distance == nearest]
@@ -138,7 +158,7 @@ class Past:
         return call
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Past, ()  # a copy has no calls that wait
+        return Past, (self.most,)  # a copy has no calls that wait
 
 
 @contextmanager

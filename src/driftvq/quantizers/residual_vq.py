@@ -10,6 +10,7 @@ from driftvq.names import in_range, one_of, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, is_several, per_part, side_by_side
 from driftvq.quantizers.quantizer import Quantizer, register
+from driftvq.quantizers.recomputation import may_be_recomputed, recomputing
 from driftvq.quantizers.steps import Call, Selection, Step
 
 
@@ -104,7 +105,7 @@ class ResidualVQ(CompositeQuantizer):
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         levels = self.parts if call.levels is None else call.levels
         kept = self._kept_levels(z_nd, call, levels) if self.training and self.quantizer_dropout > 0 else None
-        choices = self._beam_search(z_nd, kept, levels) if self._uses_beams(levels) else [None] * levels
+        choices = self._choices(z_nd, kept, levels) if self.beam_size > 1 else [None] * levels
         levels_run: list[tuple[Step, Tensor, Tensor]] = []
         residual_nd = z_nd
         for level in range(levels):
@@ -142,10 +143,22 @@ class ResidualVQ(CompositeQuantizer):
                     f"{type(quantizer).__name__} takes its nearest code only: beam_size must be 1, got {size}"
                 )
 
+    def _choices(self, z_nd: Tensor, kept: Tensor | None, levels: int) -> Sequence[Tensor | None]:
+        """The codes of each level ``(n,)`` that a beam search finds, or found if the call is recomputed."""
+        again = self.training and recomputing()
+        choices: Sequence[Tensor | None] | None = self._past.found(z_nd) if again else None
+        if choices is None:
+            choices = self._beam_search(z_nd, kept, levels) if self._uses_beams(levels) else [None] * levels
+        if self.training and not again:
+            if may_be_recomputed():
+                self._past.remember_found(z_nd, choices)
+            else:
+                self._past.forget()
+        return choices
+
     def _uses_beams(self, levels: int) -> bool:
         """Not while a codebook waits for its start."""
-        parts = self._inner()[:levels]
-        return self.beam_size > 1 and all(isinstance(p, CodebookQuantizer) and not p.start.waits() for p in parts)
+        return all(isinstance(p, CodebookQuantizer) and not p.start.waits() for p in self._inner()[:levels])
 
     @torch.no_grad()
     def _beam_search(self, z_nd: Tensor, kept: Tensor | None, levels: int) -> list[Tensor]:
