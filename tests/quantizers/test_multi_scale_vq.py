@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from driftvq import MultiScaleVQ
+from driftvq import GroupedVQ, MultiScaleVQ, make_quantizer
 
 
 def trained(shape: tuple[int, ...] = (4, 6, 8, 8), **options: object) -> MultiScaleVQ:
@@ -42,6 +42,34 @@ def test_tokens_and_indices_say_the_same(shape: tuple[int, ...]) -> None:
     assert torch.equal(again, indices)
     assert torch.equal(vq.indices_to_codes(again), quantized)
     assert [level.indices.shape for level in vq.details(torch.randn(shape)).parts] == [level.shape for level in tokens]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("outer", ["grouped_vq", "residual_vq", "multi_scale_vq"])
+def test_decodes_inside_another_quantizer(outer: str, shared: bool) -> None:
+    torch.manual_seed(0)
+    vq = make_quantizer(
+        outer, dim=8, codebook_size=16, quantizer="multi_scale_vq", shared_codebook=shared, channel_first=True
+    )
+    x, mask = torch.randn(2, 8, 8, 8), torch.rand(2, 8, 8) < 0.7
+    for _ in range(3):
+        vq(x, mask)
+    quantized, indices, _ = vq.eval()(x, mask)
+    assert torch.equal(vq.indices_to_codes(indices), quantized)
+    if isinstance(vq, GroupedVQ):
+        for group, own in enumerate(x.movedim(1, -1).chunk(2, dim=-1)):
+            expected = vq.part(group)(own, mask)
+            assert torch.equal(quantized.movedim(1, -1).chunk(2, dim=-1)[group], expected.quantized)
+            assert torch.equal(indices.chunk(2, dim=-1)[group], expected.indices)
+
+
+@pytest.mark.parametrize("inner", ["grouped_vq", "residual_vq", "multi_scale_vq"])
+def test_tokens_of_a_composite_have_all_its_indices(inner: str) -> None:
+    vq = trained(quantizer=inner)
+    indices = vq(torch.randn(2, 6, 8, 8)).indices
+    tokens = vq.tokens(indices)
+    assert [level.shape for level in tokens] == [(2, n, n, vq.part(0).indices_per_position) for n in (1, 2, 4, 8)]
+    assert torch.equal(vq.indices_of_tokens(tokens, (8, 8)), indices)
 
 
 def test_coarse_levels_decode_without_the_fine_ones() -> None:

@@ -60,6 +60,7 @@ class CompositeQuantizer(Quantizer):
         for module in self.quantizers.modules() if shared_codebook else ():
             if isinstance(module, Quantizer):
                 module._past.most *= parts
+        self.sees_neighbours = self.part(0).sees_neighbours
         self.indices_per_part = max(1, self.part(0).indices_per_position)
         self.indices_per_position = parts * self.indices_per_part
 
@@ -157,6 +158,9 @@ class CompositeQuantizer(Quantizer):
         parts = zip(self._inner(), selection.parts, strict=False)
         each = [quantizer._terms(step.selection) for quantizer, step in parts]
         return LossTerms(*(torch.stack(terms).sum() for terms in zip(*each, strict=True)))
+
+    def _lookup(self, indices_nq: Tensor) -> Tensor:
+        return self._lookup_at(indices_nq, indices_nq.shape[:1])
 
     def _columns(self, indices_nq: Tensor) -> list[Tensor]:
         """The indices of each quantizer, as it takes them: ``(n,)``, or ``(n, q)`` for a composite."""

@@ -65,7 +65,7 @@ class GroupedVQ(CompositeQuantizer):
         return torch.stack([quantizer.get_codes_from_indices(columns) for quantizer, columns in own])
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        if self.shared_codebook:
+        if self.shared_codebook and not self.sees_neighbours:
             return self._select_together(z_nd, call)
         groups = zip(self._inner(), z_nd.chunk(self.parts, dim=1), strict=True)
         steps = [quantizer._run(z_group, call) for quantizer, z_group in groups]
@@ -105,6 +105,6 @@ class GroupedVQ(CompositeQuantizer):
         except ValueError as error:
             raise ValueError(f"of {self.parts} groups, in each: {error}") from error
 
-    def _lookup(self, indices_nq: Tensor) -> Tensor:
-        own = zip(self._inner(), self._columns(indices_nq), strict=True)
-        return torch.cat([quantizer.indices_to_codes(columns) for quantizer, columns in own], dim=1)
+    def _lookup_at(self, indices: Tensor, positions: torch.Size) -> Tensor:
+        own = zip(self._inner(), self._columns(indices), strict=True)
+        return torch.cat([quantizer._decode(columns, positions) for quantizer, columns in own], dim=1)

@@ -70,6 +70,7 @@ class MultiScaleVQ(ResidualVQ):
             channel_first=channel_first,
             **options,
         )
+        self.sees_neighbours = True
 
     @property
     def leaves_out(self) -> bool:
@@ -86,11 +87,13 @@ class MultiScaleVQ(ResidualVQ):
             raise ValueError(f"tokens must be of 1 to {self.parts} levels, got {len(tokens)}")
         shape, spread = torch.Size([tokens[0].shape[0], *grid]), []
         for level, own in enumerate(tokens):
-            expected = self._cells(shape, level)
-            if tuple(own.shape) != tuple(expected):
-                raise ValueError(f"level {level} must have tokens of shape {tuple(expected)}, got {tuple(own.shape)}")
-            spread.append(own.flatten()[self._cell_of(shape, level, own.device)].reshape(shape))
-        return torch.stack(spread, dim=-1)
+            cells, several = self._cells(shape, level), self.part(level).indices_per_position
+            expected = (*cells, several) if several else tuple(cells)
+            if tuple(own.shape) != expected:
+                raise ValueError(f"level {level} must have tokens of shape {expected}, got {tuple(own.shape)}")
+            flat = own.reshape(math.prod(cells), self.indices_per_part)
+            spread.append(flat[self._cell_of(shape, level, own.device)])
+        return torch.cat(spread, dim=1).reshape(*shape, len(tokens) * self.indices_per_part)
 
     def _level(self, level: int, residual_nd: Tensor, call: Call) -> tuple[Step, Tensor, Tensor]:
         cells, cell_n = self._cells(call.positions, level), self._cell_of(call.positions, level, residual_nd.device)
@@ -110,9 +113,9 @@ class MultiScaleVQ(ResidualVQ):
     def _codes(self, indices_nq: Tensor, shape: torch.Size) -> list[Tensor]:
         codes = []
         for level, column in enumerate(self._columns(indices_nq)):
-            own = self._of_cells(column.reshape(*shape, *column.shape[1:]), level)
-            codes_md = self.part(level).indices_to_codes(own.flatten(end_dim=len(shape) - 1))
-            codes.append(self._spread(codes_md, self._cells(shape, level), shape))
+            own, cells = self._of_cells(column.reshape(*shape, *column.shape[1:]), level), self._cells(shape, level)
+            codes_md = self.part(level)._decode(own.flatten(end_dim=len(shape) - 1), cells)
+            codes.append(self._spread(codes_md, cells, shape))
         return codes
 
     def _of_cells(self, indices: Tensor, level: int) -> Tensor:

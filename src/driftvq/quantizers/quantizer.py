@@ -59,6 +59,8 @@ class Quantizer(WithStatistics):
     """Whether codes or scores are near 1 by nature, on a grid or not, so that latents must be so too."""
     level: int | None = None
     """Which level of a residual this is, from 0, where that decides the scale of a fixed grid."""
+    sees_neighbours = False
+    """Whether what a position gets depends on the positions around it."""
     indices_per_position = 0
     """Size of the last dimension of the indices, or 0 when a position has one index and no such dimension."""
 
@@ -125,9 +127,7 @@ class Quantizer(WithStatistics):
         """What ``forward`` gave for these indices, in the same layout; index -1 gives zeros."""
         self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
-        with torch.autocast(indices.device.type, enabled=False):
-            codes_nd = project(self.project_out, self._lookup_at(flat, shape))
-        return self._unflatten(torch.where(any_valid(flat), codes_nd, 0), shape)
+        return self._unflatten(self._decode(flat, shape), shape)
 
     def get_output_from_indices(self, indices: Tensor) -> Tensor:
         """The name that vector-quantize-pytorch gives to :meth:`indices_to_codes`."""
@@ -178,6 +178,12 @@ class Quantizer(WithStatistics):
     def _lookup_at(self, indices: Tensor, positions: torch.Size) -> Tensor:
         """The same where neighbours matter: the positions that the flat indices have."""
         return self._lookup(indices)
+
+    def _decode(self, indices: Tensor, positions: torch.Size) -> Tensor:
+        """What :meth:`_run` gave for flat indices ``(n,)`` or ``(n, q)`` of these positions: ``(n, dim)``."""
+        with torch.autocast(indices.device.type, enabled=False):
+            codes_nd = project(self.project_out, self._lookup_at(indices, positions))
+        return torch.where(any_valid(indices), codes_nd, 0)
 
     def _quantize(
         self, x: Tensor, mask: Tensor | None, lens: Tensor | None, freeze: bool, levels: int | None

@@ -184,16 +184,13 @@ class ResidualVQ(CompositeQuantizer):
             paths_nbq = torch.cat([before, chosen[..., None]], dim=2)
         return list(paths_nbq[:, 0].unbind(dim=1))
 
-    def _lookup(self, indices_nq: Tensor) -> Tensor:
-        return self._lookup_at(indices_nq, indices_nq.shape[:1])
-
     def _lookup_at(self, indices: Tensor, positions: torch.Size) -> Tensor:
         first_nd, *others = self._codes(indices, positions)
         return sum(others, first_nd)
 
     def _codes(self, indices_nq: Tensor, shape: torch.Size) -> list[Tensor]:
         """What each level adds ``(n, d)``."""
-        return [self.part(level).indices_to_codes(own) for level, own in enumerate(self._columns(indices_nq))]
+        return [self.part(level)._decode(own, shape) for level, own in enumerate(self._columns(indices_nq))]
 
     def _kept_levels(self, z_nd: Tensor, call: Call, levels: int) -> Tensor:
         """How many levels each latent uses ``(n,)``."""
