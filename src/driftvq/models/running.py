@@ -21,7 +21,6 @@ from driftvq.data.images import READ_BYTES, USABLE, to_float, to_uint8
 from driftvq.data.loader import ImageBatch
 from driftvq.machine import available_memory, pick_device
 from driftvq.models.vqvae import VQVAE
-from driftvq.quantizers import MultiScaleVQ
 
 NETWORK_BYTES = {"small": 160, "paper": 560, "taming": 2250, "taming_f4": 2400}
 """The most that a pixel takes inside each network, encoder or decoder, in float32; a test measures it."""
@@ -119,7 +118,7 @@ def find_margin(model: VQVAE) -> int | None:
 
     Found by NaN, which spreads exactly as far as a value has influence.
     """
-    if any(isinstance(part, MultiScaleVQ) for part in model.modules()):  # its codes are those of the whole grid
+    if model.quantizer is not None and model.quantizer.sees_neighbours:
         return None
     weight, side = next(model.encoder.parameters()), model.downscale
     image = torch.zeros(1, 3, 2 * side, PROBED * side, device=weight.device, dtype=weight.dtype)
