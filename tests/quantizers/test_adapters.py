@@ -172,3 +172,12 @@ def test_the_number_of_codes_grows_with_the_codebook() -> None:
     quantizer.vq.set_codebook_(torch.randn(32, 4))
     quantizer(torch.randn(2, 4, 4, 4))
     assert quantizer.n_e == 32
+
+
+def test_open_magvit2_gets_every_term_but_the_commitment() -> None:
+    vq = VQ(8, 16, orthogonal_weight=10.0, channel_first=True)
+    z = torch.randn(2, 8, 4, 4)
+    terms = vq.details(z, freeze=True).terms
+    (_, emb_loss, _), _ = as_open_magvit2(vq)(z)
+    assert_close(emb_loss, terms.codebook + terms.orthogonality)
+    assert float(terms.orthogonality.detach()) > 0

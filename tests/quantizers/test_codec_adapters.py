@@ -361,3 +361,11 @@ def test_each_levels_own_weight_of_the_commitment_is_taken_out_for_dac() -> None
         *_, commitment, others = quantizer(torch.randn(2, 32, 40))
     assert float(commitment.detach()) > 0
     assert_close(others, torch.zeros_like(others), atol=1e-6, rtol=0)
+
+
+def test_who_trains_by_the_loss_alone_holds_no_more_than_one_step() -> None:
+    quantizer = as_encodec(residual(8), 75.0)
+    for _ in range(3):
+        quantizer.encode(torch.randn(2, 8, 40, requires_grad=True))
+        quantizer.loss.backward()
+    assert len(quantizer._passage.encoded) == 1

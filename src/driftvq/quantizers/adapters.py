@@ -177,11 +177,11 @@ class BreakdownQuantizer(ImageAdapter):
         """Latents ``b c …`` to (quantised latents, loss, flat indices) and the breakdown; ``temp`` is ignored."""
         details = self.vq.details(z)
         zero = details.loss.new_zeros(())
-        commitment, codebook, entropy, *_ = details.terms
+        commitment, codebook, entropy, orthogonality = details.terms
         if self.weighted:
             emb_loss, commitment = zero, details.loss
         else:
-            emb_loss = codebook + entropy
+            emb_loss = codebook + entropy + orthogonality
         found = (details.quantized, emb_loss, details.indices.flatten())
         return (found, LossBreakdown(zero, zero, commitment, zero)) if return_loss_breakdown else found
 

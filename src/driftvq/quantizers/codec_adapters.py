@@ -23,21 +23,24 @@ class Passed(NamedTuple):
 
 
 class Passage:
-    """What training encoded since it last decoded; a copy starts empty, since graphs cannot be copied."""
+    """What training encoded since it last decoded or asked for the loss.
+
+    A copy starts empty, since graphs cannot be copied.
+    """
 
     def __init__(self) -> None:
         self.encoded: list[Passed] = []
-        self.decoding = False
+        self.complete = False
 
     def put(self, passed: Passed) -> None:
-        """An encoding; the first after a decoding begins anew."""
-        if self.decoding:
-            self.encoded, self.decoding = [], False
+        """An encoding; the first after what is complete begins anew."""
+        if self.complete:
+            self.encoded, self.complete = [], False
         self.encoded.append(passed)
 
     def find(self, codes_bqt: Tensor) -> Tensor | None:
         """The quantised latents, with their gradient, that gave these codes."""
-        self.decoding = True
+        self.complete = True
         for codes, quantized, _ in self.encoded:
             if codes.shape == codes_bqt.shape and (
                 codes.data_ptr() == codes_bqt.data_ptr() or torch.equal(codes, codes_bqt)
@@ -66,6 +69,7 @@ class CodecAdapter(nn.Module):
         losses = [passed.loss for passed in self._passage.encoded]
         if not losses:
             raise ValueError("there is no loss: nothing was encoded in training")
+        self._passage.complete = True
         return torch.stack(losses).mean()
 
     def _encoded(self, codes_bqt: Tensor, quantized: Tensor, loss: Tensor) -> Tensor:
