@@ -142,7 +142,8 @@ def test_a_missing_model_is_one_line(capsys, tmp_path):
     assert len(err.strip().splitlines()) == 1
 
 
-def test_which_images_are_measured(tmp_path):
+def test_which_images_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("plain", "parts/train", "parts/val"):
         (tmp_path / name).mkdir(parents=True)
     plain, parts = str(tmp_path / "plain"), str(tmp_path / "parts")
@@ -156,6 +157,9 @@ def test_which_images_are_measured(tmp_path):
     assert choose_images(f"{plain}/", None, on_plain) == (f"{plain}/", "val")
     assert choose_images(parts, None, on_plain) == (parts, "val")
     assert choose_images(plain, "train", on_plain) == (plain, "train")
+    assert choose_images("~/parts", None, on_plain) == ("~/parts", "val")
+    assert choose_images("~/plain", None, on_plain) == ("~/plain", "val")
+    assert choose_images(None, "train", separate) == (plain, "all")
 
 
 def test_help_does_not_import_torch():

@@ -1,3 +1,4 @@
+import os
 import re
 
 import numpy as np
@@ -98,3 +99,10 @@ def test_a_plain_autoencoder_reconstructs_too(here, tmp_path):
     make_model(quantizer="none").save_pretrained(tmp_path / "plain")
     assert main(["reconstruct", str(tmp_path / "plain"), "../photos/a.png", "--alone"]) == 0
     assert load_png(here / "a-reconstructed.png").shape == (16, 16, 3)
+
+
+def test_a_file_whose_name_is_no_text(model, here, capsys):
+    name = os.fsdecode(b"bad\xff.png")
+    (here.parent / "photos" / "a.png").rename(here / name)
+    assert main(["reconstruct", model, name, "-o", "out"]) == 0
+    assert "bad" in capsys.readouterr().out

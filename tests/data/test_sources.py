@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from driftvq.data import open_source
+from driftvq.data.sources import absolute
 from tests.data.files import fill
 
 
@@ -45,3 +46,17 @@ def test_embedded_photographs_need_no_heavy_imports() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_single_image_is_not_trained_on_and_held_out(tmp_path: Path) -> None:
+    (image,) = fill(tmp_path, 1)
+    assert len(open_source(str(image), "all")) == 1
+    with pytest.raises(ValueError, match="too few to hold one out"):
+        open_source(str(image), "val")
+
+
+def test_data_is_the_same_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert absolute("photos") == absolute("~/photos") == str(tmp_path / "photos")
+    assert (absolute(None), absolute("hf:cifar10")) == (None, "hf:cifar10")

@@ -192,3 +192,12 @@ def test_too_few_images_are_said_before_training(tmp_path):
 def test_mistakes_are_named(asked, message):
     with pytest.raises(ValueError, match=message):
         make_plan(Request(**asked))
+
+
+def test_the_condition_that_flags_leave_nothing_of_is_one_of_the_places():
+    plan = smoke_plan(recipe="collapse-regret", methods=("ns_vq", "vq"), codebook_size=(16,), code_dim=8)
+    assert plan.sweep is not None
+    assert plan.sweep.values[0] == "base"
+    assert {cell.point for cell in plan.cells} == set(plan.sweep.values)
+    for settings in ({"codebook_size": (64,)}, {"code_dim": 8}):
+        assert smoke_plan(recipe="collapse-options", methods=None, **settings).cells

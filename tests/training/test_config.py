@@ -5,7 +5,8 @@ from dataclasses import fields
 
 import pytest
 
-from driftvq.training.config import TrainConfig, course_changes, resolve_steps
+from driftvq.metrics.similarity import WINDOW
+from driftvq.training.config import SSIM_LEAST_SIZE, TrainConfig, course_changes, resolve_steps
 
 
 def test_the_papers_settings_are_the_defaults():
@@ -69,3 +70,16 @@ def test_only_what_changes_the_course_counts_as_a_change():
 def test_a_config_needs_no_torch():
     code = "import sys, driftvq.cli.train, driftvq.training.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"quantizer": "none", "monitor": "usage"}, "monitor must be a metric of images"),
+        ({"size": SSIM_LEAST_SIZE - 1, "monitor": "ssim"}, "monitor ssim needs images of at least 11 px, got size 10"),
+    ],
+)
+def test_what_is_monitored_exists(settings, message):
+    assert SSIM_LEAST_SIZE == WINDOW
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**settings)

@@ -15,7 +15,7 @@ from driftvq.training.fabric import LAUNCHED
 from driftvq.training.loop import Probe
 from driftvq.training.run import new_run, resumed_config, train, write_run_files
 from driftvq.training.settings import make_config, read_settings
-from tests.training.runs import checkpoint, differences, records
+from tests.training.runs import checkpoint, differences, make_images, records
 
 
 @pytest.fixture(autouse=True)
@@ -312,3 +312,29 @@ def test_a_probe_sees_the_model_after_its_steps_and_changes_nothing(small, tmp_p
     assert differences(seen[0], half.state_dict()) == []
     found = [(r["step"], r["probe/first_code"]) for r in records(tmp_path / "probed") if "probe/first_code" in r]
     assert found == [(2, float(half.quantizer.codebook[0, 0])), (4, float(alone.quantizer.codebook[0, 0]))]
+
+
+def test_a_run_goes_on_with_its_images_from_any_folder(tmp_path, monkeypatch):
+    make_images(tmp_path / "photos", 2)
+    monkeypatch.chdir(tmp_path)
+    write_run_files(tmp_path / "run", TrainConfig(data="photos"), 10)
+    monkeypatch.chdir(tmp_path / "photos")
+    assert resumed_config(tmp_path / "run", {}, {}).data == str(tmp_path / "photos")
+    assert resumed_config(tmp_path / "run", {"data": "."}, {}).data == str(tmp_path / "photos")
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(tmp_path):
+    write_run_files(tmp_path, TrainConfig(checkpoint_every=10), 30)
+    log = tmp_path / "metrics.jsonl"
+    log.write_text('{"step": 10}\n')
+    resumed_config(tmp_path, {}, {})  # it may have been killed while it wrote its first one
+    log.write_text('{"step": 10}\n{"step": 20}\n')
+    with pytest.raises(ValueError, match=r"the checkpoints of .* are gone, so it cannot go on from step 20"):
+        resumed_config(tmp_path, {}, {})
+
+
+@pytest.mark.parametrize(("settle", "moving"), [(0.0, 4), (0.5, 2)])
+def test_a_warm_up_is_no_longer_than_the_run(small, settle, moving, tmp_path):
+    with pytest.raises(ValueError, match=f"warm_up must be at most the {moving} steps before the rest, got 5"):
+        train(small(steps=4, warm_up=5, settle=settle, out=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -182,3 +184,18 @@ def test_unreadable_images_are_listed_and_counted(images, tmp_path):
     assert "skipped 2 unreadable images" in log.read_text()
     assert run(arguments(folder, tmp_path / "strict", strict=True), log) == 2
     assert "cannot read" in log.read_text()
+
+
+def test_a_signal_to_the_whole_group_saves_too(images, tmp_path):
+    """As timeout, systemd and batch systems send it: to the processes that read images as well."""
+    out = tmp_path / "run"
+    words = arguments(images, out, steps=100_000, workers=1, log_every=1)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "driftvq.cli", *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for(lambda: len(records(out)) > 2)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 130
+    assert "everything is saved" in said.splitlines()[-1]
+    assert list((out / "checkpoints").iterdir())

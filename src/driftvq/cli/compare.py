@@ -84,7 +84,7 @@ def run_recipe(args: argparse.Namespace, recipe: str | None) -> None:
     plan = make_plan(request)
     jobs, threads, gpus = share_machine(args.jobs, len(plan.cells))
     if args.dry_run:
-        sys.stdout.write(_outlook(plan, jobs, threads))
+        sys.stdout.write(_outlook(_left(plan, folder) if args.resume is not None else plan, jobs, threads))
         return
     _work(folder, plan, jobs, threads, gpus, args.format)
 
@@ -128,11 +128,23 @@ def _work(folder: Path, plan: "Plan", jobs: int, threads: int, gpus: int, form: 
         raise SystemExit(FAILED)
 
 
+def _left(plan: "Plan", folder: Path) -> "Plan":
+    """The plan without the cells that are finished."""
+    from dataclasses import replace
+
+    from driftvq.records.comparisons import load_comparison
+
+    done = {cell.folder.name for cell in load_comparison(folder).cells if cell.status == "done"}
+    return replace(plan, cells=tuple(cell for cell in plan.cells if cell.name not in done))
+
+
 def _outlook(plan: "Plan", jobs: int, threads: int) -> str:
     """The cells with the time that they will take."""
     from driftvq.experiments.estimate import estimate_cells, measure_speed, wall_seconds
     from driftvq.progress import clock_time
 
+    if not plan.cells:
+        return "every cell is finished\n"
     say("measuring a few steps on this machine …")
     times = estimate_cells(plan, measure_speed(plan, threads))
     width = max(len(name) for name in times)

@@ -114,16 +114,17 @@ def choose_images(data: str | None, split: str | None, config: "TrainConfig | No
 
     if data is None and config is not None:
         if config.val_data is not None:
-            return Images(config.val_data, split or "all")
+            return Images(config.data if split == "train" else config.val_data, "all")
         return Images(config.data, split or "val")
     if data in (None, EMBEDDED):
         return Images(None, split or "val")
     assert data is not None
     own = None if config is None or config.val_data is not None else config.data  # what the run has split
+    path = Path(data).expanduser()
     trained_on = own is not None and (
-        data == own or (Path(data).exists() and Path(own).exists() and Path(data).samefile(own))
+        data == own or (path.exists() and Path(own).expanduser().exists() and path.samefile(Path(own).expanduser()))
     )
-    has_splits = Path(data).is_dir() and split_folder(Path(data), "val")[1] == "all"
+    has_splits = path.is_dir() and split_folder(path, "val")[1] == "all"
     return Images(data, split or ("val" if trained_on or has_splits else "all"))
 
 

@@ -1,6 +1,7 @@
 """``driftvq reconstruct``: images as a model gives them back."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,9 +50,12 @@ def run(args: argparse.Namespace) -> None:
     """Reconstruct images and print how near they are."""
     choose_model(args)
     check_images(args.images)
-    places = dict(zip(map(str, args.images), output_paths(args.images, args.out), strict=True))
-
     from driftvq.data.folder import open_files
+
+    images = open_files(args.images)
+    names = [images.name(index) for index in range(len(images))]
+    places = dict(zip(names, output_paths(args.images, args.out), strict=True))
+
     from driftvq.data.loader import eval_batches
     from driftvq.metrics import psnr
     from driftvq.models.running import find_room, load_model, reconstructions
@@ -61,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     limits: dict[str, Any] = {"max_pixels": room.image, "batch_pixels": room.at_once}
     ratios: list[float] = []
     bad: list[tuple[str, str]] = []
-    with eval_batches(open_files(args.images), size=args.size, batch_size=batch_size, **limits) as batches:
+    with eval_batches(images, size=args.size, batch_size=batch_size, **limits) as batches:
         for batch in reconstructions(model, batches, room):
             for name, reason in batch.skipped:
                 bad.append((name, reason))
@@ -70,7 +74,8 @@ def run(args: argparse.Namespace) -> None:
             for name, original, image, ratio in zip(batch.names, batch.originals, batch.images, found, strict=True):
                 write(places[name], original, image, not args.alone)
                 height, width = image.shape[1:]
-                sys.stdout.write(f"{name}  {width}×{height}  PSNR {ratio:.2f} dB  {places[name]}\n")
+                place = os.fsencode(places[name]).decode("utf-8", "backslashreplace")
+                sys.stdout.write(f"{name}  {width}×{height}  PSNR {ratio:.2f} dB  {place}\n")
             ratios += found
     if len(ratios) > 1:
         sys.stdout.write(f"mean of {len(ratios)} images: PSNR {sum(ratios) / len(ratios):.2f} dB\n")

@@ -20,6 +20,9 @@ from driftvq.data.rows import EvalRows, Part, TrainRows
 from driftvq.data.sources import ImageSource
 from driftvq.names import check_name
 
+GRACE_SECONDS = 60.0
+"""How long a worker goes on after SIGTERM."""
+
 PARENT_SECONDS = 1.0
 """How often a worker looks whether anybody still wants its batches."""
 
@@ -101,10 +104,18 @@ def _no_ctrl_c_for_children() -> Iterator[None]:
 
 
 def _start_worker(_: int) -> None:
-    """Leave Ctrl-C to the main process, which saves and then ends the workers; without it, end as well."""
+    """Leave signals to the main process, which saves and then ends the workers; without it, end as well."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: _end_later())  # a batch system signals the whole group
     torch.set_num_threads(1)
     threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_later() -> None:
+    """End this process, but not before the one that reads its batches has taken the last and saved."""
+    timer = threading.Timer(GRACE_SECONDS, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
 
 
 def _end_after(parent: int) -> None:

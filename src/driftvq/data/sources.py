@@ -9,7 +9,8 @@ from driftvq.data.folder import (
     SPLITS,
     TRAIN_FOLDERS,
     VAL_FOLDERS,
-    open_files,
+    FileSource,
+    PackedNames,
     open_folder,
     open_list,
     split_folder,
@@ -176,6 +177,13 @@ def open_source(
     return _open_file(path, split, val_share, seed)
 
 
+def absolute(text: str | None) -> str | None:
+    """The same data, whatever the working directory is."""
+    if text is None or text.startswith("hf:"):
+        return text
+    return str(Path(text).expanduser().absolute())
+
+
 def _open_file(path: Path, split: str, val_share: float, seed: int) -> ImageSource:
     suffix = path.suffix.lower()
     if suffix in LISTS:
@@ -185,5 +193,5 @@ def _open_file(path: Path, split: str, val_share: float, seed: int) -> ImageSour
     if path.name.lower().endswith(COMPRESSED):
         raise ValueError(f"{path} is compressed, so that no image in it can be found by its offset; unpack it to .tar")
     if is_image_name(path.name):
-        return open_files([Path(path.name)], path.parent)
+        return FileSource(path.parent, PackedNames([os.fsencode(path.name)]), split, val_share, seed)
     raise ValueError(f"cannot tell what {path} holds; allowed: {KINDS}")

@@ -17,7 +17,7 @@ from driftvq.machine import pick_accelerator
 from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
-from driftvq.training.fabric import memory_layout
+from driftvq.training.fabric import memory_layout, pick_precision
 from driftvq.training.objective import make_reconstruction_loss
 
 START_SECONDS = 6.0
@@ -118,9 +118,12 @@ def _training_seconds(cell: CellPlan) -> float:
     images = torch.rand(batch, 3, config.size, config.size, device=device) * 2 - 1
     images = images.contiguous(memory_format=layout)
 
+    half = pick_precision(config) == "bf16-mixed"
+
     def step() -> None:
-        output = model(images)
-        (loss_of(output.images, images) + output.loss).backward()
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            output = model(images)
+        (loss_of(output.images.float(), images) + output.loss).backward()
         optimizer.step()
         optimizer.zero_grad()
 

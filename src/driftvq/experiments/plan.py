@@ -28,6 +28,8 @@ from driftvq.training.run import open_images
 from driftvq.training.settings import make_config
 
 EMBEDDED = "embedded photographs"
+BASE = "base"
+"""The condition that changes nothing, beside others."""
 MACHINE = {"devices": 1, "tensorboard": False, "workers": 0}
 """Each cell has one device, and reads its images itself: the other cores have cells of their own."""
 
@@ -137,13 +139,18 @@ def _varied(conditions: Sequence[Condition]) -> list[str]:
     return list(dict.fromkeys(name for condition in conditions for name in condition.settings))
 
 
+def _alone(conditions: Sequence[Condition]) -> bool:
+    """Whether every condition sets the same one setting."""
+    return len(_varied(conditions)) == 1 and all(condition.settings for condition in conditions)
+
+
 def _sweep(conditions: tuple[Condition, ...], cells: tuple[CellPlan, ...]) -> Sweep | None:
     """What is varied, with the places that the cells have."""
     points = tuple(dict.fromkeys(cell.point for cell in cells if cell.point is not None))
     varied = _varied(conditions)
     if not points:
         return None
-    if len(varied) > 1:
+    if not _alone(conditions):
         return Sweep("condition", points, "condition")
     order = [condition.settings[varied[0]] for condition in conditions]
     return Sweep(varied[0], tuple(sorted(points, key=order.index)), titles(varied[0])[0])
@@ -159,7 +166,7 @@ def _cells(
     train: int,
 ) -> Iterator[CellPlan]:
     """Seed by seed and condition by condition, so that methods can be compared early; who is waited for, first."""
-    names, alone = [method.name for method in methods], len(_varied(conditions)) == 1
+    names, alone = [method.name for method in methods], _alone(conditions)
     awaited = {method.afterwards for method in methods}
     order = sorted(methods, key=lambda method: (method.name not in awaited, method.afterwards is not None))
     made: set[str] = set()
@@ -183,7 +190,8 @@ def _cells(
                 after = None
                 if method.afterwards in names:
                     after = _name(method.afterwards, config, seed, has_codebook=False, change=bare)
-                yield CellPlan(name, method, name_of(change, alone), seed, config, after)
+                base = BASE if len(conditions) > 1 and not condition.settings else None
+                yield CellPlan(name, method, base or name_of(change, alone), seed, config, after)
 
 
 def _config(
@@ -243,4 +251,7 @@ def _evaluation(
 
 def _has_splits(data: str | None) -> bool:
     """Whether the data itself says what is held out, so that it is the same for every seed."""
-    return data is None or (Path(data).is_dir() and split_folder(Path(data), "val")[1] == "all")
+    if data is None:
+        return True
+    path = Path(data).expanduser()
+    return path.is_dir() and split_folder(path, "val")[1] == "all"

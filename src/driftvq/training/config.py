@@ -139,6 +139,10 @@ class TrainConfig:
         return {**asdict(self), "betas": list(self.betas)}
 
 
+SSIM_LEAST_SIZE = 11
+"""Side of its window."""
+
+
 def resolve_steps(config: TrainConfig, images: int, processes: int = 1) -> int:
     """The number of optimizer steps, for a training set of so many images and so many processes."""
     if config.steps is not None:
@@ -186,6 +190,10 @@ def _check_ranges(config: TrainConfig) -> None:
 def _check_combinations(config: TrainConfig) -> None:
     if config.steps is not None and config.epochs is not None:
         raise ValueError(f"give steps or epochs, not both; got steps={config.steps}, epochs={config.epochs:g}")
+    if config.monitor in ("usage", "perplexity") and config.quantizer == "none":
+        raise ValueError(f"monitor must be a metric of images where there is no quantizer, got {config.monitor!r}")
+    if config.monitor == "ssim" and config.size < SSIM_LEAST_SIZE:
+        raise ValueError(f"monitor ssim needs images of at least {SSIM_LEAST_SIZE} px, got size {config.size}")
     if not (config.strategy == "auto" or config.strategy.startswith("ddp")):
         raise ValueError(
             f"strategy must be auto or a form of ddp, which keeps a model whole; got {shortened(config.strategy)}"

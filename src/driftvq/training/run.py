@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,12 +15,13 @@ import torch
 from lightning.fabric import Fabric
 
 from driftvq.data import Batches, ImageBatch, ImageSource, eval_batches, open_source, train_batches
-from driftvq.files import LOCK_FILE, dated_folder, locked, write_text
+from driftvq.data.sources import absolute
+from driftvq.files import LOCK_FILE, dated_folder, locked, read_records, write_text
 from driftvq.machine import environment, pick_accelerator
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.models.vqvae import count_parameters
-from driftvq.records.runs import CONFIG_FILE, ENVIRONMENT_FILE
-from driftvq.training.checkpoints import find_checkpoint, seed_all
+from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE
+from driftvq.training.checkpoints import find_checkpoint, list_checkpoints, seed_all
 from driftvq.training.config import TrainConfig, course_changes, resolve_steps
 from driftvq.training.fabric import LAUNCHED, is_first_process, make_fabric, memory_layout, pick_precision, quiet
 from driftvq.training.loop import Probe, Say, TrainingLoop
@@ -51,7 +52,14 @@ def resumed_config(folder: Path, flags: dict[str, Any], config_file: dict[str, A
     if not (folder / CONFIG_FILE).is_file():
         raise ValueError(f"{folder} is not a run to resume: it has no {CONFIG_FILE}")
     old = read_settings(folder / CONFIG_FILE)
+    logged = max((record.get("step", 0) for record in read_records(folder / METRICS_FILE)), default=0)
+    if logged > make_config(old).checkpoint_every and not list_checkpoints(folder / CHECKPOINTS):
+        raise ValueError(
+            f"the checkpoints of {folder} are gone, so it cannot go on from step {logged}; "
+            f"to begin anew: driftvq train --config {folder / CONFIG_FILE}"
+        )
     config = make_config(old, config_file, flags, {"out": str(folder)})
+    config = replace(config, data=absolute(config.data), val_data=absolute(config.val_data))
     changes = course_changes(make_config(old).to_dict(), config.to_dict())
     if changes:
         raise ValueError(f"a resumed run keeps its settings; these differ: {'; '.join(changes)}")
@@ -76,6 +84,7 @@ def write_run_files(folder: Path, config: TrainConfig, steps: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     settings = {**config.to_dict(), "steps": steps, "epochs": None}
     settings.pop("out")  # so that the file describes a new run as well
+    settings |= {name: absolute(settings[name]) for name in ("data", "val_data")}
     write_settings(folder / CONFIG_FILE, settings)
     write_text(folder / ENVIRONMENT_FILE, json.dumps(environment(), indent=2, ensure_ascii=False) + "\n")
 
@@ -206,6 +215,9 @@ def train(
         model = VQVAE(ModelConfig.from_dict(config.model_fields()))
         images, fabric = RunImages(config), make_fabric(config)
         steps = resolve_steps(config, len(images.train_source), fabric.world_size)
+        moving = steps - round(config.settle * steps)
+        if config.warm_up > moving:
+            raise ValueError(f"warm_up must be at most the {moving} steps before the rest, got {config.warm_up}")
         if not resume:  # what cannot work has been refused by now, and left no folder
             held.enter_context(own_folder(run))
             new_run(config, run)
