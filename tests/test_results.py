@@ -146,7 +146,9 @@ def test_the_numbers_of_the_readme_are_those_of_the_results(results: ModuleType)
     assert value("launches-training", "host reads", "ns_vq") == 0
     assert value("launches-training", "host reads", "peer EMA") == 3
     assert f"{ours} operators without a host read, its {theirs} with three" in text
-    page = results.rendered("<!-- results: collapse-grid regret=psnr -->\n<!-- end -->", tables)
-    worst = dict(re.findall(r"^\| ([^|]+) \| [\d.]+ \| ([\d.]+) \| K ", page, re.MULTILINE))
-    told = f"| {worst['NSVQ']} dB | {worst['EMA']} dB; with replacement below 2: {worst['EMA + replacement below 2']}; "
-    assert told + f"tuned to batch and K: {worst['EMA + replacement below half of N/K']} |" in text
+    found = results.regrets(results._by_condition([tables["collapse-regret"]], "psnr"), "psnr")
+    ours, tuned, usual = (found[name] for name in ("NS-VQ (driftvq)", names[3], names[2]))
+    told = f"| {ours.mean:.2f} and {ours.worst:.2f} dB | tuned to batch and K: {tuned.mean:.2f} and {tuned.worst:.2f} dB; "
+    assert told + f"with replacement below 2: {usual.mean:.2f} and {usual.worst:.2f} dB |" in text
+    assert (ours.where, usual.where) == ("K 8192, batch 2", "K 8192, batch 2")
+    assert f"² {ours.conditions} conditions, one seed" in text
