@@ -146,6 +146,20 @@ def test_an_interrupted_run_is_not_dropped_by_accident(tmp_path):
     assert list(open_tokens(tmp_path / "tokens").names()) == ["5-0", "5-1"]
 
 
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
+def test_a_second_writer_of_one_output_is_refused(options, committed, tmp_path):
+    with TokenWriter(tmp_path / "tokens", MODEL) as first:
+        write_batch(first, 0)
+        if committed:
+            first.commit()
+        with pytest.raises(ValueError, match=r"another encoding, process \d+ on .* is working in .*tokens.partial"):
+            TokenWriter(tmp_path / "tokens", MODEL, **options)
+        first.finish()
+    assert list(open_tokens(tmp_path / "tokens").names()) == ["0-0", "0-1"]
+    assert ".lock" not in contents(tmp_path / "tokens")
+
+
 def test_existing_tokens_are_replaced_on_demand_and_at_the_end(tmp_path):
     write_all(tmp_path / "tokens", [0])
     before = contents(tmp_path / "tokens")

@@ -8,11 +8,14 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from driftvq.files import open_regular, read_object, write_text
+from driftvq.files import LOCK_FILE, locked, open_regular, read_object, write_text
 from driftvq.names import shortened, shortened_text
 
 INDEX, TOKENS, SHAPES, OFFSETS = "index.json", "tokens.npy", "shapes.npy", "offsets.npy"
 SIZES, BATCHES, NAMES, SKIPPED = "sizes.npy", "batches.npy", "names.jsonl", "skipped.txt"
+
+WORK = "encoding"
+"""For those whom the lock of a partial folder keeps out."""
 
 FORMAT = "driftvq-tokens"
 FORMAT_VERSION = 1
@@ -172,12 +175,15 @@ def partial_folder(out: Path) -> Path:
     return out.with_name(out.name + ".partial")
 
 
-def check_output(out: Path, *, overwrite: bool = False, resume: bool = False) -> None:
-    """Refuse an output that would destroy something, before any work."""
+def check_output(out: Path, *, overwrite: bool = False, resume: bool = False, held: bool = False) -> None:
+    """Refuse an output that would destroy something, before any work; ``held``: the caller has the partial's lock."""
     partial = partial_folder(out)
     for folder in (out, partial):
         if taken(folder) and not _holds_only_tokens(folder):
             raise ValueError(f"{folder} exists and is not a folder of tokens alone; choose another output")
+    if not held and (partial / LOCK_FILE).is_file():
+        with locked(partial, WORK):
+            pass
     if taken(out) and not overwrite:
         raise ValueError(f"{out} exists; --overwrite replaces it")
     if resume and not (partial / INDEX).is_file():
@@ -216,5 +222,5 @@ def taken(path: Path) -> bool:
 
 def _holds_only_tokens(folder: Path) -> bool:
     """Whether everything in a folder is a file that this module writes, so that it may be replaced."""
-    ours = (INDEX, TOKENS, SHAPES, OFFSETS, SIZES, BATCHES, NAMES, SKIPPED)
+    ours = (INDEX, TOKENS, SHAPES, OFFSETS, SIZES, BATCHES, NAMES, SKIPPED, LOCK_FILE)
     return folder.is_dir() and all(path.name in ours or path.name.startswith(f".{INDEX}.") for path in folder.iterdir())

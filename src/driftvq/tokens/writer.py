@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
+from driftvq.files import LOCK_FILE, locked
 from driftvq.tokens.format import (
     BATCHES,
     NAMES,
@@ -20,6 +22,7 @@ from driftvq.tokens.format import (
     SIZES,
     SKIPPED,
     TOKENS,
+    WORK,
     TokenIndex,
     TokenModel,
     check_output,
@@ -108,7 +111,8 @@ class TokenWriter:
     """Streams tokens into ``<out>.partial`` and renames it to ``out`` at the end.
 
     After :meth:`finish` the folder is complete. Without it, the batches written so far stay in the partial folder, and
-    a writer with ``resume=True`` goes on after them, even if the process was killed.
+    a writer with ``resume=True`` goes on after them, even if the process was killed. The partial folder is locked until
+    then: a second writer of the same output is refused.
 
     Args:
         out: the token folder to make.
@@ -130,19 +134,16 @@ class TokenWriter:
         self.out = Path(out)
         self.folder = partial_folder(self.out)
         check_output(self.out, overwrite=overwrite, resume=resume)
-        index = TokenIndex(model, json.loads(json.dumps(settings or {})))
-        if resume:
-            self.index = read_index(self.folder)
-            check_same(self.folder, self.index, index)
-        else:
-            if self.folder.exists():
-                shutil.rmtree(self.folder)
-            self.folder.mkdir(parents=True)
-            self.index = index
-        self._committed = time.monotonic()
-        if not self.index.complete:
-            self._open(resume)
-            self.commit()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as on_error:
+            on_error.enter_context(locked(self.folder, WORK))
+            check_output(self.out, overwrite=overwrite, resume=resume, held=True)
+            self.index = self._begin(TokenIndex(model, json.loads(json.dumps(settings or {}))), resume)
+            self._committed = time.monotonic()
+            if not self.index.complete:
+                self._open(resume)
+                self.commit()
+            self._held = on_error.pop_all()
 
     def write(
         self, tokens: Array, names: Sequence[str], size: tuple[int, int], skipped: Sequence[tuple[str, str]] = ()
@@ -200,19 +201,22 @@ class TokenWriter:
             (self.folder / SHAPES).unlink(missing_ok=True)
         if self.index.skipped == 0:
             (self.folder / SKIPPED).unlink(missing_ok=True)
+        self._held.close()
+        (self.folder / LOCK_FILE).unlink(missing_ok=True)
         replace_folder(self.folder, self.out)
         return self.out
 
     def close(self) -> None:
         """Close the files and leave the folder as it is, to be resumed."""
-        for file in (*self._arrays, self._names, self._skipped):
-            file.close()
+        self._close_files()
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self.index.complete:
+            self._held.close()
             return
         try:
             self.commit()
@@ -220,9 +224,21 @@ class TokenWriter:
             if error is None:
                 raise
         finally:
-            self.close()
+            self._close_files()
             if self.index.n == 0:  # nothing to resume
                 shutil.rmtree(self.folder, ignore_errors=True)
+            self._held.close()
+
+    def _begin(self, index: TokenIndex, resume: bool) -> TokenIndex:
+        """The index to go on from, in a folder that holds nothing else."""
+        if resume:
+            found = read_index(self.folder)
+            check_same(self.folder, found, index)
+            return found
+        for path in self.folder.iterdir():
+            if path.name != LOCK_FILE:
+                path.unlink()
+        return index
 
     def _open(self, resume: bool) -> None:
         index = self.index
@@ -239,6 +255,10 @@ class TokenWriter:
         self._arrays = (self._tokens, self._shapes, self._sizes, self._batches)
         self._names = self._text(NAMES, index.name_bytes, resume)
         self._skipped = self._text(SKIPPED, index.skipped_bytes, resume)
+
+    def _close_files(self) -> None:
+        for file in (*self._arrays, self._names, self._skipped):
+            file.close()
 
     def _text(self, name: str, used: int, resume: bool) -> BinaryIO:
         file = (self.folder / name).open("rb+" if resume else "wb+")
@@ -259,7 +279,7 @@ class TokenWriter:
         self._tokens.finish((index.tokens,) if index.shape is None else (index.n, *index.shape))
         for array in self._arrays[1:]:
             array.finish()
-        self.close()
+        self._close_files()
         if index.shape is None:
             write_offsets(self.folder / SHAPES, self.folder / OFFSETS)
         self.index = replace(index, complete=True)
