@@ -1,3 +1,4 @@
+import hashlib
 import json
 import subprocess
 import sys
@@ -64,6 +65,8 @@ def test_the_table_of_a_run(run_folder, photos, capsys):
     kept = json.loads((run_folder / "evaluation.json").read_text())
     assert kept["n"] == 7
     assert kept["values"]["bits_per_image"] == 6 * 6 * 5
+    assert kept["own_images"] is False
+    assert kept["weights"] == hashlib.sha256((run_folder / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
 def test_the_values_are_those_of_the_model(run_folder, photos, capsys):

@@ -27,7 +27,7 @@ from driftvq.records.comparisons import (
     Sweep,
     write_cell,
 )
-from driftvq.records.runs import METRICS_FILE
+from driftvq.records.runs import METRICS_FILE, weights_hash
 
 EVIL = "<script>alert(1)</script>"
 EVIL_FOLDER = "ns_vq--k64-d64-b16--seed0 <img src=x onerror=alert(2)>"
@@ -299,7 +299,15 @@ def write_run(folder: Path, size: int = 16) -> Path:
         {"step": 90, "train/usage": 0.97, "val/psnr": 21.5, "val/usage": 0.6, "val/ssim": 0.5, "val/perplexity": 30.0},
     ]
     (folder / METRICS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "evaluation.json").write_text(json.dumps({"values": {"rfid": 80.0, "usage": 0.3}, "n": 50}))
+    (folder / "model").mkdir()
+    (folder / "model" / "model.safetensors").write_bytes(b"weights")
+    found: dict[str, Any] = {
+        "values": {"rfid": 80.0, "usage": 0.3},
+        "n": 50,
+        "notes": {"data": "photos", "split": "val"},
+    }
+    found |= {"weights": weights_hash(folder), "own_images": True}
+    (folder / "evaluation.json").write_text(json.dumps(found))
     sample = Image.new("RGB", (3 * size, 2 * size))
     for i in range(3):
         original = picture(i, size)

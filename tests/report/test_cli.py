@@ -48,7 +48,26 @@ def test_a_run_has_a_page_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixt
         **{"psnr": 21.5, "ssim": 0.5, "selected": 0.6, "usage": 0.97, "relocated": 12.0, "rfid": 80.0}
     }
     run(str(folder), "--format", "markdown")
-    assert "| ns\\_vq | 21.50 | 97.0% |" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert "| ns\\_vq | 21.50 | 97.0% |" in table
+    assert table.count("n = 50") == 1  # over rFID, not over what the validation images select
+
+
+@pytest.mark.parametrize("change", ["other images", "other model"])
+def test_a_foreign_or_outdated_evaluation_is_no_result_of_a_run(
+    change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "run")
+    if change == "other model":
+        (folder / "model" / "model.safetensors").write_bytes(b"more training")
+    else:
+        found = json.loads((folder / "evaluation.json").read_text())
+        (folder / "evaluation.json").write_text(json.dumps(found | {"own_images": False}))
+    run(str(folder), "--format", "markdown")
+    table = capsys.readouterr().out
+    assert "80.0" not in table
+    assert "n = 50" not in table
+    assert "The evaluation of 50 images of photos (val) is left out" in table
 
 
 def test_a_damaged_run_is_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftvq.cli.arguments import add_device, add_model, find_run, say, whole
 from driftvq.records.metric_table import MEASURED
-from driftvq.records.runs import CONFIG_FILE, EVALUATION_FILE
+from driftvq.records.runs import CONFIG_FILE, EVALUATION_FILE, weights_hash
 
 if TYPE_CHECKING:
     from driftvq.data import ImageSource
@@ -78,9 +78,10 @@ def run(args: argparse.Namespace) -> None:
     images = choose_images(args.data, args.split, config)
     size = args.size or (config.size if config is not None else None)
     source = open_images(images, size, config)
+    of_run = {} if folder is None else {"weights": weights_hash(folder), "own_images": own_images(images, size, config)}
     evaluation = measure(args, source, size)
     evaluation.notes = {"model": args.model, "data": images.name, "split": images.split} | evaluation.notes
-    text = json.dumps(evaluation.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(evaluation.to_dict() | of_run, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     sys.stdout.write(text if args.json else evaluation.to_table() + "\n")
     if out is not None:
         write_text(out, text)
@@ -126,6 +127,11 @@ def choose_images(data: str | None, split: str | None, config: "TrainConfig | No
     )
     has_splits = path.is_dir() and split_folder(path, "val")[1] == "all"
     return Images(data, split or ("val" if trained_on or has_splits else "all"))
+
+
+def own_images(images: Images, size: int | None, config: "TrainConfig | None") -> bool:
+    """Whether they are what the run validates on."""
+    return config is not None and images == choose_images(None, None, config) and size == config.size
 
 
 def open_images(images: Images, size: int | None, config: "TrainConfig | None") -> "ImageSource":

@@ -15,6 +15,7 @@ from driftvq.models.model_config import ModelConfig
 from driftvq.models.vqvae import VQVAE, count_parameters
 from driftvq.names import needed, shortened
 from driftvq.quantizers.codebooks.start import KMeansStart
+from driftvq.records.runs import WEIGHTS_FILE
 
 
 def model_hash(model: VQVAE) -> str:
@@ -124,7 +125,7 @@ def _cell(value: object) -> str:
     return " ".join(str(value).split()).replace("|", "\\|")
 
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+CONFIG, WEIGHTS, CARD = "config.json", WEIGHTS_FILE, "README.md"
 FORMAT_VERSION = 1
 MAX_CONFIG_BYTES = 2**20
 

@@ -1,5 +1,6 @@
 """The files of a run, its metrics, one JSON object per line and log event, and a run as a comparison of one method."""
 
+import hashlib
 import json
 import math
 import os
@@ -17,6 +18,8 @@ CONFIG_FILE, ENVIRONMENT_FILE = "config.yaml", "environment.json"
 METRICS_FILE, SKIPPED_FILE, EVALUATION_FILE = "metrics.jsonl", "skipped.txt", "evaluation.json"
 CHECKPOINTS, MODEL, SAMPLES = "checkpoints", "model", "samples"
 """Folders."""
+WEIGHTS_FILE = "model.safetensors"
+"""In ``model``."""
 
 MAX_BYTES, MAX_DEPTH = 1 << 20, 20
 """Of a YAML file, and of lists and mappings in each other."""
@@ -108,7 +111,8 @@ def _load_run(folder: Path) -> Comparison:
     config: dict[str, Any] = encode(read_yaml(folder / CONFIG_FILE))
     about = read_object(folder / ENVIRONMENT_FILE) if (folder / ENVIRONMENT_FILE).is_file() else {}
     name, seed = str(config.get("quantizer")), int(config.get("seed") or 0)
-    cell = _run_cell(folder, name, seed, config)
+    found, notes = _own_evaluation(folder)
+    cell = _run_cell(folder, name, seed, config, found)
     packages = about.get("packages") or {}
     environment = {key: packages.get(key) for key in ("driftvq", "torch")}
     environment |= {key: about.get(key) for key in ("python", "platform", "threads")}
@@ -130,12 +134,39 @@ def _load_run(folder: Path) -> Comparison:
         environment={key: value for key, value in environment.items() if value is not None},
         data={"source": config.get("data") or "embedded photographs", "size": config.get("size")},
         config=config,
+        notes=notes,
         cells=(cell,),
     )
 
 
-def _run_cell(folder: Path, name: str, seed: int, config: dict[str, Any]) -> Cell:
-    """The latest validation; the codes in use as training counts them; what ``driftvq evaluate`` found, if anything."""
+def weights_hash(run: Path) -> str | None:
+    """The sha256 of the weights of a run's model as they are now; None if there are none."""
+    path = run / MODEL / WEIGHTS_FILE
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _own_evaluation(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What ``driftvq evaluate`` found with the run's present model on its validation images, or why it is left out."""
+    if not (folder / EVALUATION_FILE).is_file():
+        return {}, ()
+    found = read_object(folder / EVALUATION_FILE)
+    about = found.get("notes")
+    data, split = (about.get("data"), about.get("split")) if isinstance(about, dict) else (None, None)
+    if found.get("own_images") is not True:
+        why = "not known to be the run's validation images"
+    elif found.get("weights") != weights_hash(folder):
+        why = "measured with a model that the run has since replaced"
+    else:
+        return found, ()
+    images = f"{found.get('n')} images of {data or 'unnamed data'}" + (f" ({split})" if split else "")
+    return {}, (f"The evaluation of {images} is left out: {why}.",)
+
+
+def _run_cell(folder: Path, name: str, seed: int, config: dict[str, Any], found: dict[str, Any]) -> Cell:
+    """The latest validation; the codes in use as training counts them; what the evaluation ``found``, if anything."""
     records = read_records(folder / METRICS_FILE)
     last = {key: value for record in records for key, value in record.items() if isinstance(value, int | float)}
     values = {key.removeprefix("val/"): float(value) for key, value in last.items() if key.startswith("val/")}
@@ -147,7 +178,6 @@ def _run_cell(folder: Path, name: str, seed: int, config: dict[str, Any]) -> Cel
     for key in ("relocated", "drift_followed"):
         if f"quantizer/{key}" in last:
             values[key] = float(last[f"quantizer/{key}"])
-    found = read_object(folder / EVALUATION_FILE) if (folder / EVALUATION_FILE).is_file() else {}
     measured = {key: value for key, value in (found.get("values") or {}).items() if isinstance(value, int | float)}
     values |= {key: float(value) for key, value in measured.items() if key not in ("usage", "perplexity")}
     return Cell(

@@ -14,7 +14,7 @@ from driftvq.names import check_name
 from driftvq.records.codec import FORMAT, encode
 from driftvq.records.comparisons import Comparison
 from driftvq.records.metric_table import metric, written, written_spread
-from driftvq.records.runs import load_results
+from driftvq.records.runs import RUN, load_results
 from driftvq.report.results import Results, Row, aggregate
 from driftvq.report.words import answer, counted
 
@@ -54,8 +54,9 @@ def column_heading(results: Results, name: str) -> str:
 
 def column_size(results: Results, name: str) -> str:
     """The number of images behind a value that depends on it; empty for other metrics."""
+    sized = ("rfid", "kid") if results.comparison.recipe == RUN else ("rfid", "kid", "selected")  # of a run: validation
     counts = {cell.n for row in results.rows for cell in row.done if name in cell.values and cell.n is not None}
-    return f"n = {counts.pop()}" if name in ("rfid", "kid", "selected") and len(counts) == 1 else ""
+    return f"n = {counts.pop()}" if name in sized and len(counts) == 1 else ""
 
 
 def _headings(results: Results) -> list[str]:
@@ -106,6 +107,7 @@ def _footnotes(results: Results) -> list[str]:
         several = max(len(row.done) for row in results.rows) > 1
         lines.append("±: sample standard deviation over seeds." if several else "One seed: no spread.")
     lines += counted(results)
+    lines += results.comparison.notes if results.comparison.recipe == RUN else ()
     for row in results.rows:
         place = "" if row.point is None else f", {row.point}"
         for cell in row.failed:
