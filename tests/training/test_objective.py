@@ -114,6 +114,16 @@ def test_what_the_generator_left_behind_does_not_count_for_the_discriminator():
         assert torch.equal(alone, after)
 
 
+def test_parts_make_one_step_of_the_whole():
+    def step(parts):
+        torch.manual_seed(0)
+        adversary = Adversary(0.5, 0, 1e-3, (0.5, 0.9))
+        loss = adversary.learn_(pictures(0, False), pictures(1, True), parts)
+        return [loss, *(p.grad for p in adversary.discriminator.parameters())]
+
+    torch.testing.assert_close(step(3), step(1))
+
+
 def test_starts_at_its_step_and_continues_from_its_state():
     torch.manual_seed(0)
     first = Adversary(0.5, 10, 1e-3, (0.5, 0.9))

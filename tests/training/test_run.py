@@ -13,6 +13,7 @@ from driftvq.training.checkpoints import seed_all
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import LAUNCHED
 from driftvq.training.loop import Probe
+from driftvq.training.objective import Adversary
 from driftvq.training.run import new_run, resumed_config, train, write_run_files
 from driftvq.training.settings import make_config, read_settings
 from tests.training.runs import checkpoint, differences, make_images, records
@@ -231,6 +232,18 @@ def test_accumulated_batches_make_one_step_of_the_joined_batch(small, tmp_path):
     parts = train(small(quantizer="none", out=str(tmp_path / "parts"), steps=4, batch_size=2, accumulate=2))
     assert values(parts.run, "val/loss") == pytest.approx(values(joined.run, "val/loss"), rel=1e-4)
     assert checkpoint(parts.run, 4)["step"] == 4
+
+
+def test_the_adversary_sees_every_accumulated_batch(small, monkeypatch):
+    seen, learn = [], Adversary.learn_
+
+    def watched(self, images, rebuilt, *parts):
+        seen.append((len(images), len(rebuilt)))
+        return learn(self, images, rebuilt, *parts)
+
+    monkeypatch.setattr(Adversary, "learn_", watched)
+    train(small(steps=1, batch_size=2, accumulate=3, adversarial_weight=0.5, adversarial_start=1))
+    assert seen == [(6, 6)]
 
 
 def test_logs_and_files_of_a_run(small):

@@ -14,6 +14,7 @@ import torch
 
 from driftvq.cli import main
 from driftvq.models import VQVAE, ModelConfig
+from driftvq.training.objective import Objective
 from driftvq.training.stopping import FiniteGuard
 from tests.training.runs import alive, arguments, checkpoint, differences, make_images, records, run_process, wait_for
 
@@ -117,6 +118,23 @@ def test_a_loss_that_is_no_number_stops_and_names_the_images(images, tmp_path):
     for path in (out / "checkpoints").iterdir():
         weights = torch.load(path, weights_only=True)["model"]
         assert all(w.isfinite().all() for w in weights.values() if w.is_floating_point())
+
+
+def test_the_images_of_every_accumulated_batch_are_listed(images, tmp_path):
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        loss = Objective.forward
+        seen = []
+
+        def diverge(self, *inputs):
+            seen.append(inputs)
+            output = loss(self, *inputs)
+            return output._replace(loss=output.loss * float("nan")) if len(seen) == 3 else output
+
+        patch.setattr(Objective, "forward", diverge)
+        with pytest.raises(SystemExit):
+            main(arguments(images, out, accumulate=3, probe_every=0))
+    assert len(json.loads((out / "nan-step-1.json").read_text())["images"]) == 12
 
 
 CLASSES = {"ns_vq": "NSVQ", "trans_vq": "TransVQ", "vq": "VQ"}

@@ -119,22 +119,30 @@ class TrainingLoop:
         if not self.resting and self.step > self.steps - round(config.settle * self.steps):
             self.settle()
         adversary = self.adversary if self.adversary is not None and self.adversary.active(self.step) else None
+        names: list[str] = []
+        images, rebuilt = [], []
         for left in reversed(range(config.accumulate)):
             batch = next(batches)
             self.skipped.add(batch.skipped)
-            with self.guard.at(self.step, batch.names), self.fabric.no_backward_sync(self.network, enabled=left > 0):
+            names += batch.names
+            with self.guard.at(self.step, names), self.fabric.no_backward_sync(self.network, enabled=left > 0):
                 output: StepOutput = self.network(
                     self.fabric.to_device(batch.images), adversary is not None, self.step > config.warm_up
                 )
                 self.guard.check("loss", output.loss)
                 self.fabric.backward(output.loss / config.accumulate)
+            if adversary is not None:
+                images.append(output.images)
+                rebuilt.append(output.rebuilt.detach())
         if config.clip > 0:
             self.fabric.clip_gradients(self.network, self.optimizer, max_norm=config.clip, error_if_nonfinite=False)
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update_parameters(self.model)
-        discriminator = None if adversary is None else adversary.learn_(output.images, output.rebuilt)
+        discriminator = None
+        if adversary is not None:
+            discriminator = adversary.learn_(torch.cat(images), torch.cat(rebuilt), config.accumulate)
         if self.step % config.log_every == 0:
             self.log.write(self.step, training_values(output, self.model.quantizer, discriminator))
 

@@ -114,16 +114,19 @@ class Adversary:
             adversarial: Tensor = -self.discriminator(reconstructions.float()).mean()
         return self.weight * adaptive_weight(reconstruction, adversarial, last_layer) * adversarial
 
-    def learn_(self, images: Tensor, reconstructions: Tensor) -> Tensor:
-        """One step of the discriminator; its loss."""
+    def learn_(self, images: Tensor, reconstructions: Tensor, parts: int = 1) -> Tensor:
+        """One step of the discriminator, in the memory that one of so many parts takes; its loss."""
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(images.device.type, enabled=False), torch.enable_grad():
-            real = self.discriminator(images.float())
-            loss = hinge_loss(real, self.discriminator(reconstructions.detach().float()))
-        loss.backward()
+        losses = []
+        for some, rebuilt in zip(images.chunk(parts), reconstructions.detach().chunk(parts), strict=True):
+            with torch.autocast(images.device.type, enabled=False), torch.enable_grad():
+                real = self.discriminator(some.float())
+                loss = hinge_loss(real, self.discriminator(rebuilt.float())) * (len(some) / len(images))
+            loss.backward()
+            losses.append(loss.detach())
         self._average_gradients_()
         self.optimizer.step()
-        return loss.detach()
+        return torch.stack(losses).sum()
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizer."""
