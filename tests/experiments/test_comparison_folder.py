@@ -75,3 +75,10 @@ def test_two_engines_do_not_share_a_folder(folder, monkeypatch):
     monkeypatch.setattr("driftvq.experiments.engine.LOCK_SECONDS", 0.0)
     with locked(folder, "comparison"), pytest.raises(ValueError, match=f"another comparison, process {os.getpid()} on"):
         run_comparison(folder, smoke_plan(methods=("vq",)), 1, 1, 0)
+
+
+def test_a_comparison_that_came_first_keeps_the_folder(folder):
+    cells = sorted((folder / "cells").iterdir())
+    with pytest.raises(ValueError, match="holds another comparison"):
+        run_comparison(folder, smoke_plan(methods=("ns_vq",)), 1, 1, 0)
+    assert sorted((folder / "cells").iterdir()) == cells

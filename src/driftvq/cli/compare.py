@@ -86,7 +86,7 @@ def run_recipe(args: argparse.Namespace, recipe: str | None) -> None:
     if args.dry_run:
         sys.stdout.write(_outlook(_left(plan, folder) if args.resume is not None else plan, jobs, threads))
         return
-    _work(folder, plan, jobs, threads, gpus, args.format)
+    _work(folder, plan, jobs, threads, gpus, args.format, args.resume is not None)
 
 
 def _request(args: argparse.Namespace, recipe: str | None) -> "tuple[Request, Path | None]":
@@ -109,13 +109,13 @@ def _request(args: argparse.Namespace, recipe: str | None) -> "tuple[Request, Pa
     return replace(base, **given), out
 
 
-def _work(folder: Path, plan: "Plan", jobs: int, threads: int, gpus: int, form: str) -> None:
+def _work(folder: Path, plan: "Plan", jobs: int, threads: int, gpus: int, form: str, resume: bool) -> None:
     from driftvq.experiments.engine import run_comparison
     from driftvq.report import load_comparison, results_table
 
     say(f"{len(plan.cells)} cells, {jobs} at a time with {threads} threads each → {folder}")
     try:
-        report = run_comparison(folder, plan, jobs, threads, gpus)
+        report = run_comparison(folder, plan, jobs, threads, gpus, resume)
     except KeyboardInterrupt:
         say(f"stopped; finished cells are safe. To continue: driftvq compare --resume {folder}")
         raise

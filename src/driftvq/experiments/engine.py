@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from driftvq.experiments.cell import ENGINE, THREADS
-from driftvq.experiments.comparison_folder import begin
+from driftvq.experiments.comparison_folder import begin, find_folder
 from driftvq.experiments.live_cells import LiveCells
 from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.files import locked
@@ -198,14 +198,16 @@ def share_machine(jobs: int | None, cells: int) -> Share:
     return Share(jobs, max(1, available // jobs), gpus)
 
 
-def run_comparison(folder: Path, plan: Plan, jobs: int, threads: int, gpus: int) -> Path:
+def run_comparison(folder: Path, plan: Plan, jobs: int, threads: int, gpus: int, resume: bool = False) -> Path:
     """Run what is left of a comparison and return its report.
 
     Raises:
+        ValueError: another comparison came first.
         KeyboardInterrupt: it was stopped; the report shows what there is.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, "comparison", LOCK_SECONDS) as lock:
+        find_folder(plan.request, folder, resume)
         begin(folder, plan)
         try:
             with LiveCells(folder, plan) as watcher:
