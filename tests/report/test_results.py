@@ -11,6 +11,7 @@ from driftvq.drift_meter import DriftReading
 from driftvq.inspection.codebook_state import give_verdict
 from driftvq.records.comparisons import Cell, Comparison, Method, Sweep, update_cell
 from driftvq.report import aggregate, answer, load_comparison
+from driftvq.report.words import scale_difference
 
 
 def make(
@@ -239,3 +240,13 @@ def test_the_lead_is_the_first_metric_that_was_measured(plain: Path) -> None:
     results = aggregate(load_comparison(plain))
     assert results.lead == "lpips_alex"
     assert "the lowest LPIPS" in answer(results).best
+
+
+@pytest.mark.parametrize("name", ["steps", "size", "batch_size", "code_dim", "learning_rate"])
+def test_changed_settings_are_not_the_papers(name: str, tmp_path: Path) -> None:
+    comparison = replace(make({"a": [1.0]}, tmp_path), scale="paper", config={"code_dim": 3})
+    theirs = scale_difference(replace(comparison, request={"scale": "paper", name: None}))
+    changed = scale_difference(replace(comparison, request={"scale": "paper", name: 2}))
+    assert "The settings are the paper's" in theirs
+    assert "The settings are the paper's" not in changed
+    assert "code dimension 3" in changed

@@ -12,6 +12,9 @@ from driftvq.report.results import Results, Row, paired_test, within_spread
 OWN = ("ours", "paper", "ablation")
 """The groups of the paper's methods."""
 
+PAPERS_OWN = ("steps", "size", "batch_size", "code_dim", "learning_rate")
+"""What a request must leave alone for the settings to be the paper's."""
+
 SIGNIFICANT = 0.05
 ONE_SEED = "One seed tells who collapses, not who wins by a little: there is no spread to compare the difference with."
 
@@ -198,10 +201,11 @@ def scale_difference(comparison: Comparison) -> str:
     here += [f"{data[key]} {text}" for key, text in words.items() if key in data]
     here += [f"{config['steps']} steps"] if "steps" in config else []
     here += [f"batches of {config['batch_size']}"] if "batch_size" in config else []
+    here += [f"code dimension {config['code_dim']}"] if "code_dim" in config else []
     here += [f"network “{config['network']}”"] if "network" in config else []
     setting = comparison.paper.setting if comparison.paper else ""
     start = f"The paper: {setting}. Here, at {comparison.scale} scale: {', '.join(here)}. "
-    if comparison.scale == "paper":
+    if comparison.scale == "paper" and all(comparison.request.get(name) is None for name in PAPERS_OWN):
         return start + "The settings are the paper's; what differs is said in the notes."
     return start + "The numbers are not comparable in size; what can be compared is the order of the methods."
 
