@@ -1,7 +1,6 @@
 """The tables and figures of the docs are what docs/results says."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -148,7 +147,7 @@ def test_the_numbers_of_the_readme_are_those_of_the_results(results: ModuleType)
     assert f"{ours} operators without a host read, its {theirs} with three" in text
     found = results.regrets(results._by_condition([tables["collapse-regret"]], "psnr"), "psnr")
     ours, tuned, usual = (found[name] for name in ("NS-VQ (driftvq)", names[3], names[2]))
-    told = f"| {ours.mean:.2f} and {ours.worst:.2f} dB | tuned to batch and K: {tuned.mean:.2f} and {tuned.worst:.2f} dB; "
-    assert told + f"with replacement below 2: {usual.mean:.2f} and {usual.worst:.2f} dB |" in text
+    each = [f"{of.mean:.2f} and {of.worst:.2f} dB" for of in (ours, tuned, usual)]
+    assert f"| {each[0]} | tuned to batch and K: {each[1]}; with replacement below 2: {each[2]} |" in text
     assert (ours.where, usual.where) == ("K 8192, batch 2", "K 8192, batch 2")
     assert f"² {ours.conditions} conditions, one seed" in text
