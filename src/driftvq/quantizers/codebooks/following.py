@@ -72,8 +72,8 @@ class Clock(nn.Module):
 
     def start_(self) -> None:
         """The codes are new."""
-        self.now = -FIRST_LOOKS
-        self.pack_()
+        self.phase.fill_(-FIRST_LOOKS)
+        self.now = None if torch.compiler.is_compiling() else -FIRST_LOOKS
 
     def tick_(self, on_device: bool) -> Tensor | int:
         """The count, which then goes on by one."""
