@@ -278,7 +278,7 @@ def test_workers_ignore_ctrl_c_and_end_with_close(photos: ImageSource) -> None:
 
 
 def test_ctrl_c_while_workers_start_harms_none(photos: ImageSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("driftvq.data.loader._start_worker", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("driftvq.data.loader._start_worker", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     assert same(take(3, photos, workers=2), take(3, photos))
 
 
@@ -308,22 +308,24 @@ def test_faces(shared_data: Path) -> None:
 
 
 KILLED = """
-import os, signal
+import multiprocessing, os, signal
 import driftvq.data as data
+multiprocessing.set_start_method({method!r})
 source = data.open_source({folder!r}, "all")
 batches = iter(data.train_batches(source, size=256, batch_size=32, seed=0, workers=2))
 next(batches)
 with open({workers!r}, "w") as file:
-    file.write(open(f"/proc/self/task/{{os.getpid()}}/children").read())
+    file.write(" ".join(str(worker.pid) for worker in multiprocessing.active_children()))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux")
-def test_workers_end_with_the_process_that_was_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_end_with_the_process_that_was_killed(method: str, tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"{number}.png").write_bytes(encoded(noise(300, 300, number), "PNG"))
-    code = KILLED.format(folder=str(tmp_path), workers=str(tmp_path / "workers"))
+    code = KILLED.format(method=method, folder=str(tmp_path), workers=str(tmp_path / "workers"))
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     workers = [Path("/proc") / number for number in (tmp_path / "workers").read_text().split()]
     assert len(workers) == 2

@@ -54,7 +54,7 @@ class Batches:
             sampler=self._keys(),
             num_workers=self._workers,
             collate_fn=_unchanged,  # a lambda could not be sent to a worker
-            worker_init_fn=_start_worker,
+            worker_init_fn=partial(_start_worker, os.getpid()),
             generator=torch.Generator(),
         )
         with _no_ctrl_c_for_children():
@@ -103,12 +103,12 @@ def _no_ctrl_c_for_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker(_: int) -> None:
-    """Leave signals to the main process, which saves and then ends the workers; without it, end as well."""
+def _start_worker(reader: int, _: int) -> None:
+    """Leave signals to the process that reads, which saves and then ends the workers; without it, end as well."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: _end_later())  # a batch system signals the whole group
     torch.set_num_threads(1)
-    threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_after, args=(reader,), daemon=True).start()
 
 
 def _end_later() -> None:
@@ -118,14 +118,23 @@ def _end_later() -> None:
     timer.start()
 
 
-def _end_after(parent: int) -> None:
-    """End this process when the one that started it is gone, even if it was killed.
+def _end_after(reader: int) -> None:
+    """End this process when the one that reads its batches is gone, even if it was killed.
 
     Nothing else would: a worker waits to hand over a batch through a pipe that it, or another worker, holds open.
     """
-    while os.getppid() == parent:
+    served = os.getppid() != reader  # its parent is a fork server, which lives as long as its children
+    while _exists(reader) if served else os.getppid() == reader:
         time.sleep(PARENT_SECONDS)
     os._exit(1)
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def train_batches(
