@@ -334,6 +334,9 @@ def test_a_run_goes_on_with_its_images_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "photos")
     assert resumed_config(tmp_path / "run", {}, {}).data == str(tmp_path / "photos")
     assert resumed_config(tmp_path / "run", {"data": "."}, {}).data == str(tmp_path / "photos")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace(str(tmp_path / "photos"), "."))  # as one may write it by hand
+    assert resumed_config(tmp_path / "run", {}, {}).data == str(tmp_path / "photos")
 
 
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(tmp_path):

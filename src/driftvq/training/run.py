@@ -52,6 +52,7 @@ def resumed_config(folder: Path, flags: dict[str, Any], config_file: dict[str, A
     if not (folder / CONFIG_FILE).is_file():
         raise ValueError(f"{folder} is not a run to resume: it has no {CONFIG_FILE}")
     old = read_settings(folder / CONFIG_FILE)
+    old |= {name: absolute(old.get(name)) for name in ("data", "val_data")}
     logged = max((record.get("step", 0) for record in read_records(folder / METRICS_FILE)), default=0)
     if logged > make_config(old).checkpoint_every and not list_checkpoints(folder / CHECKPOINTS):
         raise ValueError(
