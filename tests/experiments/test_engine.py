@@ -141,7 +141,7 @@ def test_ctrl_c_stops_the_cells_and_leaves_them_waiting(tmp_path, monkeypatch, s
     begin(tmp_path, plan)
     with pytest.raises(KeyboardInterrupt):
         Engine(tmp_path, plan, 2, start, Impatient()).run()
-    assert [sig for _, sig in log].count(signal.SIGINT) == 2
+    assert [sig for _, sig in log].count(signal.SIGTERM) == 2
     assert [sig for _, sig in log].count(signal.SIGKILL) == (2 if stubborn else 0)
     assert set(statuses(tmp_path).values()) == {"waiting"}
     assert {event for event, _ in run_plan(tmp_path, plan, done).events} == {"started", "done"}

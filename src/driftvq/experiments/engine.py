@@ -115,7 +115,7 @@ class Engine:
         processes = [process for _, process in self.running.values()]
         for process in processes:
             with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)  # SIGINT is ignored by what a script began with &
         deadline = time.monotonic() + STOP_SECONDS
         for process in processes:
             try:
