@@ -3,6 +3,7 @@
 python benchmarks/results.py                             # write what is out of date (`make results`)
 python benchmarks/results.py --check                     # name it, and fail if there is any
 python benchmarks/results.py add collapse-grid runs/x    # take over a finished comparison, then write
+python benchmarks/results.py keep study-1024 runs/x      # or keep its records and curves, for `driftvq report` too
 python benchmarks/quantizers.py | python benchmarks/results.py take step --command "…"   # or a printed table
 
 A page has a table where it says `<!-- results: NAME -->`, up to `<!-- end -->`. Behind the name may stand rows to keep,
@@ -28,15 +29,20 @@ from PIL import Image
 
 from driftvq.experiments.methods import METHODS as KNOWN_METHODS
 from driftvq.experiments.recipes import RECIPES
-from driftvq.files import read_object, replacing, write_text
+from driftvq.files import read_object, read_records, replacing, write_text
 from driftvq.names import check_name
+from driftvq.records.codec import write_record
+from driftvq.records.comparisons import CELLS, COMPARISON_FILE, write_cell
 from driftvq.records.metric_table import METRICS, decimals, metric, written, written_spread
+from driftvq.records.runs import METRICS_FILE
 from driftvq.report import aggregate, load_comparison
 
 DOCS = Path(__file__).parents[1] / "docs"
 MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
 SPREAD = re.compile(r"(-?[\d.,]+) ± ([\d.,]+)")
+KEPT_EVERY = 200
+"""Steps between the readings of a training that are kept."""
 PRINTED_DIGITS = {"usage": 0, "lpips_alex": 3}
 """Digits behind the point in the paper's tables, where they are not two."""
 PRINTED = {"at step 300": "usage@300", "PSNR": "psnr", "LPIPS": "lpips_alex", "rFID": "rfid"}
@@ -72,6 +78,8 @@ class Results:
 def read_all(docs: Path = DOCS) -> dict[str, Results]:
     """Every table, by the name of its file; and what the paper reports."""
     found = {path.stem: Results(**read_object(path)) for path in sorted((docs / "results").glob("*.json"))}
+    kept = sorted((docs / "results").glob(f"*/{COMPARISON_FILE}"))
+    found |= {path.parent.name: from_comparison(path.parent) for path in kept}
     return found | {f"{name}-published": results for name, results in published().items()}
 
 
@@ -108,6 +116,8 @@ def from_comparison(folder: Path) -> Results:
     comparison, sweep = results.comparison, results.comparison.sweep
     rows: list[list[Value]] = []
     for row in results.rows:
+        if not (row.done or row.failed):
+            continue
         values: list[Value] = []
         for name in results.columns:
             found = row.values.get(name)
@@ -120,6 +130,34 @@ def from_comparison(folder: Path) -> Results:
     facts += [f"usage over {cell.usage_over}" for cell in comparison.cells[:1] if cell.usage_over]
     columns = ["method", *([sweep.label] if sweep else []), *results.columns, "seeds"]
     return Results(comparison.title, comparison.command, "; ".join(facts) + ".", columns, rows)
+
+
+def keep(folder: Path, place: Path) -> None:
+    """Copy what a report needs of the finished cells, without images, codes and the paths of this machine."""
+    comparison = load_comparison(folder)
+    sources = [str(comparison.request.get(name)) for name in ("data", "val_data") if comparison.request.get(name)]
+    command = comparison.command
+    for source in sources:
+        command = command.replace(source, Path(source).name)
+    shorter = {source: Path(source).name for source in sources}
+    texts = {name: _renamed(getattr(comparison, name), shorter) for name in ("data", "request", "config")}
+    place.mkdir(parents=True, exist_ok=True)
+    write_record(place / COMPARISON_FILE, replace(comparison, command=command, **texts))
+    for cell in comparison.cells:
+        if cell.status in ("done", "failed"):
+            copy = replace(cell, folder=place / CELLS / cell.folder.name, config=_renamed(cell.config, shorter))
+            copy.folder.mkdir(parents=True, exist_ok=True)
+            write_cell(copy)
+            records = [one for one in read_records(cell.folder / METRICS_FILE) if one["step"] % KEPT_EVERY == 0]
+            write_text(copy.folder / METRICS_FILE, "".join(json.dumps(_shortened(one)) + "\n" for one in records))
+
+
+def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {key: names.get(value, value) if isinstance(value, str) else value for key, value in values.items()}
+
+
+def _shortened(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in record.items()}
 
 
 def from_text(text: str, title: str, command: str, about: str) -> Results:
@@ -423,10 +461,15 @@ def main() -> None:
         one.add_argument("name", help="of the file in docs/results")
         one.add_argument("--title")
         one.add_argument("--about", help="what a reader must know: data, n, seeds, scale")
-    add.add_argument("folder", type=Path, help="of the comparison")
+    keeping = commands.add_parser("keep", help="keep the records of a comparison")
+    keeping.add_argument("name", help="of the folder in docs/results")
+    for one in (add, keeping):
+        one.add_argument("folder", type=Path, help="of the comparison")
     take.add_argument("--command", required=True, help="that printed it")
     args = parser.parse_args()
-    if args.command_name is not None:
+    if args.command_name == "keep":
+        keep(args.folder, DOCS / "results" / args.name)
+    elif args.command_name is not None:
         taking = args.command_name == "take"
         new = from_text(sys.stdin.read(), args.name, args.command, "") if taking else from_comparison(args.folder)
         changes = {name: getattr(args, name) for name in ("title", "about") if getattr(args, name) is not None}

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from driftvq.report import write_report
 from tests.report.synthetic import write_comparison
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +53,23 @@ def test_a_table_typed_over_is_put_right(results: ModuleType, docs: Path) -> Non
     page.write_text(before.replace("| NSVQ | 1.", "| NSVQ | 0."))
     assert results.outdated(docs, write=True) == [page]
     assert page.read_text() == before
+
+
+def test_a_comparison_that_is_kept_gives_the_same_table_and_a_page_anywhere(
+    results: ModuleType, tmp_path: Path
+) -> None:
+    folder = write_comparison(tmp_path / "x", seeds=(0,), images=1, size=16)
+    path = folder / "comparison.json"
+    request = {"data": "/somewhere/faces.txt", "val_data": None}
+    text = json.dumps(json.loads(path.read_text()) | {"request": request, "command": "x --data /somewhere/faces.txt"})
+    path.write_text(text)
+    results.keep(folder, tmp_path / "docs" / "results" / "kept")
+    kept = tmp_path / "docs" / "results" / "kept"
+    assert results.from_comparison(kept) == replace(results.from_comparison(folder), command="x --data faces.txt")
+    assert "/somewhere" not in "".join(path.read_text() for path in kept.rglob("*") if path.is_file())
+    assert not list(kept.rglob("*.png"))
+    assert results.read_all(tmp_path / "docs")["kept"].rows
+    assert '"curves":[{' in write_report(kept).read_text()
 
 
 def test_a_printed_table_comes_back_as_it_was(results: ModuleType) -> None:
