@@ -43,8 +43,8 @@ ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
 SPREAD = re.compile(r"(-?[\d.,]+) ± ([\d.,]+)")
 KEPT_EVERY = 200
 """Steps between the readings of a training that are kept."""
-PRINTED_DIGITS = {"usage": 0, "lpips_alex": 3}
-"""Digits behind the point in the paper's tables, where they are not two."""
+PRINTED_DIGITS: dict[Hashable, int] = {"usage": 0, "lpips_alex": 3, ("imagenet", "rfid"): 3}
+"""Digits behind the point in the paper's tables, or in one of them, where they are not two."""
 PRINTED = {"at step 300": "usage@300", "PSNR": "psnr", "LPIPS": "lpips_alex", "rFID": "rfid"}
 """Headings of printed tables that are metrics by another name; a metric's own name is known."""
 
@@ -96,7 +96,7 @@ def published() -> dict[str, Results]:
                 for (method, point), row in values.items()
             ]
             columns = ["method", *(["codebook size K"] if swept else []), *metrics]
-            digits = {name: PRINTED_DIGITS.get(name, 2) for name in metrics}
+            digits = {name: PRINTED_DIGITS.get((recipe.name, name), PRINTED_DIGITS.get(name, 2)) for name in metrics}
             about = recipe.published.setting
             found[recipe.name] = Results(recipe.published.source, "", about, columns, rows, digits, listed=False)
     return found
@@ -280,6 +280,8 @@ def regrets(values: Mapping[Hashable, Mapping[str, float | None]], name: str) ->
     pick = max if better == "higher" else min
     away: dict[str, dict[Hashable, float]] = {}
     for condition, found in values.items():
+        if all(value is None for value in found.values()):
+            continue
         best = pick(value for value in found.values() if value is not None)
         for method, value in found.items():
             away.setdefault(method, {})[condition] = math.inf if value is None else abs(value - best)

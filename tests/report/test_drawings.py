@@ -217,3 +217,18 @@ def test_every_method_is_timed_to_where_half_of_them_end(plain: Path) -> None:
         assert found[name, None] == (level, time if time is None else pytest.approx(time))
     references = {found[row.method.name, None].seconds for row in results.rows if row.done and not row.competes}
     assert references == {None}
+
+
+def test_the_method_in_the_middle_reaches_its_own_level_with_two_seeds(plain: Path) -> None:
+    """Its level is a mean, which its weaker seed never has."""
+    results = aggregate(load_comparison(plain))
+    names = [row.method.name for row in results.rows if row.competes]
+    for row in results.rows:
+        for place, cell in enumerate(row.cells):
+            end = 20.0 + (names.index(row.method.name) if row.method.name in names else 0) + (0.2, -0.2, 0.0)[place % 3]
+            lines = [{"step": 0, "val/psnr": 10.0}, {"step": 100, "val/psnr": end}]
+            (cell.folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+            update_cell(cell.folder, ms_per_step=20.0)
+    found = times_to_level(aggregate(load_comparison(plain)))
+    middle = found[names[len(names) // 2], None]
+    assert middle.seconds == pytest.approx(2.0)

@@ -9,9 +9,10 @@ from scipy import stats
 
 from driftvq.drift_meter import DriftReading
 from driftvq.inspection.codebook_state import give_verdict
-from driftvq.records.comparisons import Cell, Comparison, Method, Sweep, update_cell
+from driftvq.records.comparisons import Cell, Comparison, Method, Point, Sweep, update_cell
 from driftvq.report import aggregate, answer, load_comparison
-from driftvq.report.words import scale_difference
+from driftvq.report.results import covers
+from driftvq.report.words import ONE_SEED, scale_difference
 
 
 def make(
@@ -138,6 +139,53 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     )
 
 
+def test_a_missing_seed_does_not_win(tmp_path: Path) -> None:
+    """The one seed that A has is an easy one; on it B is better."""
+    results = aggregate(make({"a": [1.0], "b": [0.9, 3.0]}, tmp_path))
+    assert [row.rank for row in results.rows] == [2, 1]
+    text = answer(results).best
+    assert text.startswith(
+        "B has the lowest KID, 1.95 ± 1.48, 10% lower than the best of the paper's methods and ours, A"
+    )
+    assert "by the one seed that both have" in text
+    assert text.endswith(ONE_SEED)
+
+
+def test_a_tie_has_no_sole_winner(tmp_path: Path) -> None:
+    text = answer(aggregate(make({"a": [0.1], "b": [0.1]}, tmp_path))).best
+    assert text.startswith("A has the lowest KID, 0.100, as has the best trained peer, B (0.100).")
+    close = answer(aggregate(make({"a": [0.1], "b": [0.1001]}, tmp_path))).best
+    assert "less than 1% lower than" in close
+
+
+def test_a_winner_among_peers_alone_is_held_against_the_next(tmp_path: Path) -> None:
+    groups = {"a": "peer", "b": "peer"}
+    text = answer(aggregate(make({"a": [1.0, 1.2, 1.1], "b": [1.15, 1.25, 1.2]}, tmp_path, groups))).best
+    assert "but the next, B (1.20 ± 0.05) is within the spread of the 3 seeds" in text
+
+
+def test_a_collapse_of_one_seed_is_told(tmp_path: Path) -> None:
+    comparison = make({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.0, 2.0]}, tmp_path)
+    used = {("b", 2): 0.05}
+    cells = [replace(c, values=c.values | {"usage": used.get((c.method, c.seed), 1.0)}) for c in comparison.cells]
+    found = answer(aggregate(replace(comparison, cells=tuple(cells))))
+    assert found.collapsed == "Collapsed: B (seed 2: 5.0% of the codes used)."
+
+
+def test_references_alone_are_a_result(tmp_path: Path) -> None:
+    found = answer(aggregate(make({"a": [1.0], "b": [2.0]}, tmp_path, {"a": "reference", "b": "reference"})))
+    assert found.best == "Nothing here is ranked."
+    assert found.references == "As a yardstick, not ranked: A: 1.00 and B: 2.00."
+
+
+@pytest.mark.parametrize(
+    ("point", "place", "found"),
+    [(None, 64, True), (64, 64, True), (64, 1024, False), ("D 64", "K 64, D 64", True), ("D 3", "K 64, D 64", False)],
+)
+def test_a_yardstick_belongs_to_every_place_that_agrees_with_it(point: Point, place: Point, found: bool) -> None:
+    assert covers(point, place) is found
+
+
 def test_the_answer_says_how_sure_it_is(tmp_path: Path) -> None:
     sure = answer(aggregate(make({"a": [1.0, 1.01, 1.02], "b": [2.0, 2.01, 2.03]}, tmp_path))).best
     assert sure.startswith(
@@ -150,7 +198,9 @@ def test_the_answer_says_how_sure_it_is(tmp_path: Path) -> None:
 
 def test_a_peer_can_win(tmp_path: Path) -> None:
     text = answer(aggregate(make({"a": [2.0, 2.1], "b": [1.0, 1.1]}, tmp_path))).best
-    assert text.startswith("B has the lowest KID, 1.05 ± 0.07, 49% lower than the best of the paper's methods, A (2.05")
+    assert text.startswith(
+        "B has the lowest KID, 1.05 ± 0.07, 49% lower than the best of the paper's methods and ours, A (2.05"
+    )
     alone = answer(aggregate(make({"a": [2.0, 2.1]}, tmp_path))).best
     assert alone.endswith("no other method has a result to compare with.")
 
@@ -242,7 +292,7 @@ def test_the_lead_is_the_first_metric_that_was_measured(plain: Path) -> None:
     assert "the lowest LPIPS" in answer(results).best
 
 
-@pytest.mark.parametrize("name", ["steps", "size", "batch_size", "code_dim", "learning_rate"])
+@pytest.mark.parametrize("name", ["steps", "size", "batch_size", "code_dim", "codebook_size", "evaluation"])
 def test_changed_settings_are_not_the_papers(name: str, tmp_path: Path) -> None:
     comparison = replace(make({"a": [1.0]}, tmp_path), scale="paper", config={"code_dim": 3})
     theirs = scale_difference(replace(comparison, request={"scale": "paper", name: None}))

@@ -180,6 +180,7 @@ def _run_cell(folder: Path, name: str, seed: int, config: dict[str, Any], found:
             values[key] = float(last[f"quantizer/{key}"])
     measured = {key: value for key, value in (found.get("values") or {}).items() if isinstance(value, int | float)}
     values |= {key: float(value) for key, value in measured.items() if key not in ("usage", "perplexity")}
+    steps = int(last.get("step", 0))
     return Cell(
         folder=folder,
         method=name,
@@ -189,8 +190,8 @@ def _run_cell(folder: Path, name: str, seed: int, config: dict[str, Any], found:
         config=config,
         values=values,
         n=found.get("n"),
-        usage_over="the last 100 steps of training" if "usage" in values else None,
+        usage_over=f"the last {min(100, steps)} steps of training" if "usage" in values else None,
         codebook_size=None if name == "none" else config.get("codebook_size"),
         code_dim=config.get("code_dim"),
-        steps=int(last.get("step", 0)),
+        steps=steps,
     )

@@ -68,30 +68,26 @@ class Reached(NamedTuple):
 def times_to_level(results: Results) -> dict[tuple[str, Point], Reached]:
     """How long every method takes to the PSNR that half of those that compete at its place have in the end.
 
-    By method and place, the mean over seeds; between two validations on a straight line.
+    By method and place, for the mean over seeds; between two validations on a straight line.
     """
     found = {}
     for point in results.points:
-        rows = [(row, _validated(row)) for row in results.rows if row.point == point]
-        ends = [fmean(curve[max(curve)] for curve, _ in seeds) for row, seeds in rows if seeds and row.competes]
+        rows = [(row, *_validated(row)) for row in results.rows if row.point == point]
+        ends = [curve[max(curve)] for row, curve, _ in rows if curve and row.competes]
         if len(ends) > 1:
             level = median_high(ends)
-            for row, seeds in rows:
-                steps = [(first_reach(curve, level), ms) for curve, ms in seeds]
-                times = [step * ms / 1000 for step, ms in steps if step is not None]
-                reached = fmean(times) if times and len(times) == len(seeds) else None
-                found[row.method.name, point] = Reached(level, reached)
+            for row, curve, ms in rows:
+                step = first_reach(curve, level)
+                found[row.method.name, point] = Reached(level, None if step is None else step * ms / 1000)
     return found
 
 
-def _validated(row: Row) -> list[tuple[dict[int, float], float]]:
-    """For each finished seed the PSNR on the validation images by step, and how many ms a step took."""
-    seeds = []
-    for cell in row.done:
-        curve = _by_step([read_records(cell.folder / METRICS_FILE)], "val/psnr")
-        if curve and cell.ms_per_step is not None:
-            seeds.append(({step: value for step, (value,) in curve.items()}, cell.ms_per_step))
-    return seeds
+def _validated(row: Row) -> tuple[dict[int, float], float]:
+    """PSNR on the validation images by step, the mean over the finished seeds, and how many ms a step took."""
+    cells = [cell for cell in row.done if cell.ms_per_step is not None]
+    curve = _by_step([read_records(cell.folder / METRICS_FILE) for cell in cells], "val/psnr")
+    means = {step: fmean(values) for step, values in curve.items() if len(values) == len(cells)}
+    return means, fmean(cell.ms_per_step or 0.0 for cell in cells) if cells else 0.0
 
 
 def first_reach(curve: Mapping[int, float], level: float) -> float | None:

@@ -80,12 +80,17 @@ class Row:
     @property
     def state(self) -> State | None:
         """Whether its codebook is alive, by its mean usage; None if that was not measured."""
-        if "usage" not in self.values:
-            return None
+        return self._state(self.values["usage"].mean) if "usage" in self.values else None
+
+    @property
+    def collapsed(self) -> dict[int, float]:
+        """The usage of every seed whose codebook collapsed."""
+        return {seed: used for seed, used in self.by_seed("usage").items() if self._state(used) == "collapsed"}
+
+    def _state(self, usage: float) -> State:
         cell = self.done[0]
         known = cell.usage_latents is not None and cell.codebook_size is not None
-        possible = expected_usage(cell.codebook_size or 1, cell.usage_latents or 0) if known else 1.0
-        return codebook_state(self.values["usage"].mean, possible)
+        return codebook_state(usage, expected_usage(cell.codebook_size or 1, cell.usage_latents or 0) if known else 1.0)
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Results:
     Attributes:
         lead: the metric that ranks: the first of the comparison that a finished cell has.
         columns: its metrics that a finished cell has, usage second, then those that only the cells know of.
-        best: by metric and point, the name of the method with the best mean.
+        best: by metric and point, the name of the method with the best mean over the seeds that all have.
     """
 
     comparison: Comparison
@@ -167,11 +172,14 @@ def _row(method: Method, point: Point, cells: list[Cell]) -> Row:
 
 
 def _order(rows: list[Row], name: str, better: Better | None) -> list[Row]:
-    """The rows that compete in a metric, best first."""
+    """The rows that compete in a metric, best first, by the seeds that all of them have: some seeds are harder."""
     if better is None:
         return []
-    found = [row for row in rows if name in row.values and row.competes]
-    return sorted(found, key=lambda row: row.values[name].mean * (1 if better == "lower" else -1))
+    found = [(row, row.by_seed(name)) for row in rows if name in row.values and row.competes]
+    common = set.intersection(*(set(seeds) for _, seeds in found)) if found else set()
+    means = [math.fsum(seeds[seed] for seed in common or seeds) / len(common or seeds) for _, seeds in found]
+    order = sorted(range(len(found)), key=lambda i: means[i] * (1 if better == "lower" else -1))
+    return [found[i][0] for i in order]
 
 
 def _against_best(row: Row, rows: list[Row], lead: str) -> Row:
@@ -181,8 +189,22 @@ def _against_best(row: Row, rows: list[Row], lead: str) -> Row:
         return replace(row, rank=rank)
     best = order[0]
     test = paired_test(row.by_seed(lead), best.by_seed(lead))
-    within = within_spread(row.values[lead], best.values[lead])
+    within = within_spread(*on_common_seeds(row, best, lead))
     return replace(row, rank=rank, test=test, within_spread=within)
+
+
+def on_common_seeds(a: Row, b: Row, name: str) -> tuple[Summary, Summary]:
+    """The values of two rows over the seeds that both have; over all of each if there is none."""
+    one, other = a.by_seed(name), b.by_seed(name)
+    common = sorted(one.keys() & other.keys())
+    if not common:
+        return a.values[name], b.values[name]
+    return summarize([one[seed] for seed in common]), summarize([other[seed] for seed in common])
+
+
+def covers(point: Point, place: Point) -> bool:
+    """Whether what was run at a point belongs to a place: "D 64" is part of "K 1024, D 64", and None of all."""
+    return point is None or set(str(point).split(", ")) <= set(str(place).split(", "))
 
 
 def within_spread(a: Summary, b: Summary) -> bool | None:

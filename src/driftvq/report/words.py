@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from driftvq.records.comparisons import Comparison, PaperRow, Point
 from driftvq.records.metric_table import METRICS, metric, plain_label, with_unit, written, written_p, written_spread
 from driftvq.records.runs import RUN
-from driftvq.report.results import Results, Row, paired_test, within_spread
+from driftvq.report.results import Results, Row, covers, on_common_seeds, paired_test, within_spread
 
 OWN = ("ours", "paper", "ablation")
-"""The groups of the paper's methods."""
+"""The groups of the paper's methods, in its forms and in ours."""
 
-PAPERS_OWN = ("steps", "size", "batch_size", "code_dim", "learning_rate")
-"""What a request must leave alone for the settings to be the paper's."""
+PAPERS_OWN = ("steps", "size", "batch_size", "code_dim", "codebook_size", "evaluation")
+"""What a request must leave alone for the settings to be the paper's; of what a recipe varies it may take a part."""
 
 SIGNIFICANT = 0.05
 ONE_SEED = "One seed tells who collapses, not who wins by a little: there is no spread to compare the difference with."
@@ -40,10 +40,12 @@ def answer(results: Results) -> Answer:
         return _run(results)
     places = [point for point in results.points if results.ranked(point)]
     best = f"{_wins(results, places)}{_against(results, places[-1])}." if places else "There is no result yet."
-    if places and len(results.comparison.seeds) == 1:
+    if places and _seeds(*_pair(results, places[-1]), results.lead) == 1:
         best += f" {ONE_SEED}"
+    references = _references(results, (places or results.points)[-1])
+    if references and not places:
+        best = "Nothing here is ranked."
     unfinished = len(results.comparison.cells) - results.count("done")
-    references = _references(results, places[-1]) if places else ""
     return Answer(best, _collapse(results), references, f"So far {progress(results)}." if unfinished else "")
 
 
@@ -67,10 +69,8 @@ def _run(results: Results) -> Answer:
 def _aliveness(row: Row) -> str:
     if row.state is None:
         return ""
-    text = (
-        f"The codebook is {row.state}: {written('usage', row.values['usage'].mean, 1)} of the codes were selected in "
-    )
-    text += "the last 100 steps of training"
+    used = written("usage", row.values["usage"].mean, 1)
+    text = f"The codebook is {row.state}: {used} of the codes were selected in {row.done[0].usage_over}"
     if "selected" not in row.values:
         return text + "."
     return text + f"; the validation images select {written('selected', row.values['selected'].mean, 1)}."
@@ -113,26 +113,41 @@ def _wins(results: Results, places: Sequence[Point]) -> str:
     return f"By {sweep.label}, {label} has {_lead(results)} at {listed(won)}, {listed(rest)}; at {last} {winner} has "
 
 
-def _against(results: Results, point: Point) -> str:
-    rows, lead = results.ranked(point), results.lead
-    best = rows[0]
+def _pair(results: Results, point: Point) -> tuple[Row, Row | None]:
+    """The best, and whom it is held against: the best of the other side, else the next."""
+    best, *others = results.ranked(point)
     own = best.method.group in OWN
-    rival = next((row for row in rows[1:] if (row.method.group in OWN) != own), None)
-    digits = results.digits[lead]
+    return best, next((row for row in others if (row.method.group in OWN) != own), others[0] if others else None)
+
+
+def _seeds(best: Row, rival: Row | None, lead: str) -> int:
+    """How many seeds the words about the best rest on."""
+    return best.values[lead].n if rival is None else min(found.n for found in on_common_seeds(best, rival, lead))
+
+
+def _against(results: Results, point: Point) -> str:
+    lead, digits = results.lead, results.digits[results.lead]
+    best, rival = _pair(results, point)
     value = _value(best, lead, digits)
     if rival is None:
-        return value if len(rows) > 1 else f"{value}; no other method has a result to compare with"
-    title = "the best trained peer" if own else "the best of the paper's methods"
+        return f"{value}; no other method has a result to compare with"
+    own, second = best.method.group in OWN, results.ranked(point)[1]
+    other_side = "the best trained peer" if own else "the best of the paper's methods and ours"
+    title = "the next" if (rival.method.group in OWN) == own else other_side
     other = f"{title}, {rival.method.label} ({_value(rival, lead, digits)})"
-    return f"{value}, {_verdict(best, rival, lead, other)}"
+    text = f"{value}, {_verdict(best, rival, lead, other)}"
+    if second is not rival and second.within_spread:
+        text += f"; the next, {second.method.label} ({_value(second, lead, digits)}), is within the spread of the best"
+    return text
 
 
 def _verdict(best: Row, rival: Row, lead: str, other: str) -> str:
-    a, b = best.values[lead], rival.values[lead]
-    way = "lower" if a.mean < b.mean else "higher"
-    amount = f"{abs(a.mean - b.mean) / b.mean:.0%} {way} than" if min(a.mean, b.mean) > 0 else f"{way} than"
+    a, b = on_common_seeds(best, rival, lead)
+    if not a.n == b.n == best.values[lead].n == rival.values[lead].n:
+        other += f", by the {'one seed' if a.n == 1 else f'{a.n} seeds'} that both have"
+    amount = _amount(a.mean, b.mean, lead)
     within = within_spread(a, b)
-    if within is None:
+    if within is None or a.mean == b.mean:
         return f"{amount} {other}"
     test = paired_test(best.by_seed(lead), rival.by_seed(lead))
     p = written_p(test.p) if test is not None and test.p is not None else "no common seeds"
@@ -144,9 +159,22 @@ def _verdict(best: Row, rival: Row, lead: str, other: str) -> str:
     return f"{amount} {other}: more than the spread of the {n} seeds (paired test: {p})"
 
 
+def _amount(a: float, b: float, name: str) -> str:
+    """How much lower or higher the first is, up to the name of the second."""
+    if a == b:
+        return "as has"
+    way = f"{'lower' if a < b else 'higher'} than"
+    if metric(name).unit == "dB":
+        return f"{with_unit(name, abs(a - b))} {way}" if abs(a - b) >= 0.005 else f"less than 0.01 dB {way}"
+    if min(a, b) <= 0:
+        return way
+    share = abs(a - b) / b
+    return f"{share:.0%} {way}" if share >= 0.005 else f"less than 1% {way}"
+
+
 def _references(results: Results, point: Point) -> str:
     """The yardsticks at a place, which no sweep may touch."""
-    rows = [row for row in results.rows if row.method.group == "reference" and row.point in (point, None)]
+    rows = [row for row in results.rows if row.method.group == "reference" and covers(row.point, point)]
     digits = results.digits.get(results.lead, 2)
     named = [f"{row.method.label}: {_value(row, results.lead, digits)}" for row in rows if results.lead in row.values]
     return f"As a yardstick, not ranked: {listed(named)}." if named else ""
@@ -163,7 +191,7 @@ def _collapse(results: Results) -> str:
         return ""
     collapsed: dict[str, list[Row]] = {}
     for row in results.rows:
-        if row.state == "collapsed":
+        if row.collapsed:
             collapsed.setdefault(row.method.label, []).append(row)
     if not collapsed:
         return "No codebook collapsed."
@@ -172,7 +200,11 @@ def _collapse(results: Results) -> str:
 
 
 def _used(row: Row) -> str:
-    share = f"{written('usage', row.values['usage'].mean, 1)} of the codes used"
+    whole = len(row.collapsed) == len(row.by_seed("usage"))
+    shares = (
+        {"": row.values["usage"].mean} if whole else {f"seed {seed}: ": row.collapsed[seed] for seed in row.collapsed}
+    )
+    share = ", ".join(f"{which}{written('usage', used, 1)} of the codes used" for which, used in shares.items())
     return share if row.point is None else f"{share} at {row.point}"
 
 
@@ -205,7 +237,9 @@ def scale_difference(comparison: Comparison) -> str:
     here += [f"network “{config['network']}”"] if "network" in config else []
     setting = comparison.paper.setting if comparison.paper else ""
     start = f"The paper: {setting}. Here, at {comparison.scale} scale: {', '.join(here)}. "
-    if comparison.scale == "paper" and all(comparison.request.get(name) is None for name in PAPERS_OWN):
+    varied = comparison.sweep.field if comparison.sweep else None
+    changed = [name for name in PAPERS_OWN if name != varied and comparison.request.get(name) is not None]
+    if comparison.scale == "paper" and not changed:
         return start + "The settings are the paper's; what differs is said in the notes."
     return start + "The numbers are not comparable in size; what can be compared is the order of the methods."
 
@@ -229,10 +263,10 @@ def _beside(results: Results, row: PaperRow, ours: Row | None, names: list[str])
 
 
 def _agreement(pairs: list[tuple[PaperRow, Row | None]], name: str) -> str | None:
-    """How many pairs of methods are here in the order that they have in the paper."""
+    """How many pairs of methods are here in the order that they have in the paper; ties have none."""
     both = [(row, ours) for row, ours in pairs if ours is not None and name in row.values and name in ours.values]
     found = [(row.point, row.values[name], ours.values[name].mean) for row, ours in both]
-    compared = [(a, b) for a, b in combinations(found, 2) if a[0] == b[0] and a[1] != b[1]]
+    compared = [(a, b) for a, b in combinations(found, 2) if a[0] == b[0] and a[1] != b[1] and a[2] != b[2]]
     if not compared:
         return None
     same = sum((a[1] < b[1]) == (a[2] < b[2]) for a, b in compared)
