@@ -489,7 +489,7 @@ def test_a_single_run_has_a_page(browser: Any, tmp_path: Path) -> None:
     text = tab.page.locator("body").inner_text()
     assert "Training run my run" in text
     assert "After 90 of 120 steps: PSNR 21.50 dB, SSIM 0.500, rFID 80.00." in text
-    assert "The codebook is alive: 97.0% of the codes were selected in the last 100 steps of training" in text
+    assert "The codebook is alive: 97.0% of the codes were selected in the last 90 steps of training" in text
     assert "the validation images select 60.0%" in text
     assert "driftvq train --size 16 --out 'my run'" in text
     assert tab.page.locator("#strips img").count() == 2 * 3
