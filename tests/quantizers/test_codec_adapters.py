@@ -369,3 +369,23 @@ def test_who_trains_by_the_loss_alone_holds_no_more_than_one_step() -> None:
         quantizer.encode(torch.randn(2, 8, 40, requires_grad=True))
         quantizer.loss.backward()
     assert len(quantizer._passage.encoded) == 1
+
+
+def test_encoding_without_gradients_takes_none_from_training() -> None:
+    quantizer, gradients = as_encodec(residual(8, "vq"), 75.0), []
+    for looks_first in (False, True):
+        z = torch.randn(2, 8, 40, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        if looks_first:
+            with torch.no_grad():
+                quantizer.encode(z)
+        decoded = quantizer.decode(quantizer.encode(z))
+        gradients.append(torch.autograd.grad(decoded.square().sum() + quantizer.loss, z)[0])
+    assert gradients[0].abs().max() > 0
+    assert torch.equal(*gradients)
+
+
+def test_codes_changed_after_encoding_decode_as_what_they_are_now() -> None:
+    quantizer = as_encodec(residual(8, "vq"), 75.0)
+    codes = quantizer.encode(torch.randn(2, 8, 40))
+    codes[2:] = 0
+    assert_close(quantizer.decode(codes), quantizer.vq.indices_to_codes(codes.permute(1, 2, 0)))

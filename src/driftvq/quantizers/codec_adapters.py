@@ -23,7 +23,7 @@ class Passed(NamedTuple):
 
 
 class Passage:
-    """What training encoded since it last decoded or asked for the loss.
+    """What training encoded, with gradients, since it last decoded or asked for the loss.
 
     A copy starts empty, since graphs cannot be copied.
     """
@@ -41,10 +41,8 @@ class Passage:
     def find(self, codes_bqt: Tensor) -> Tensor | None:
         """The quantised latents, with their gradient, that gave these codes."""
         self.complete = True
-        for codes, quantized, _ in self.encoded:
-            if codes.shape == codes_bqt.shape and (
-                codes.data_ptr() == codes_bqt.data_ptr() or torch.equal(codes, codes_bqt)
-            ):
+        for codes, quantized, _ in reversed(self.encoded):
+            if torch.equal(codes, codes_bqt):
                 return quantized
         return None
 
@@ -68,14 +66,14 @@ class CodecAdapter(nn.Module):
         """The quantizers' loss of what was encoded last in training, weighted; to be added to the model's."""
         losses = [passed.loss for passed in self._passage.encoded]
         if not losses:
-            raise ValueError("there is no loss: nothing was encoded in training")
+            raise ValueError("there is no loss: nothing was encoded in training with gradients")
         self._passage.complete = True
         return torch.stack(losses).mean()
 
     def _encoded(self, codes_bqt: Tensor, quantized: Tensor, loss: Tensor) -> Tensor:
-        """The codes ``q b t``; in training what belongs to them is kept."""
-        if self.training:
-            self._passage.put(Passed(codes_bqt, quantized, loss))
+        """The codes ``q b t``; in training what belongs to them is kept, unless it has no gradient to give."""
+        if self.training and torch.is_grad_enabled():
+            self._passage.put(Passed(codes_bqt.clone(), quantized, loss))  # the caller may write into theirs
         return codes_bqt.transpose(0, 1)
 
 
