@@ -20,6 +20,7 @@ from driftvq import (
     NSVQDeltaE,
     NSVQPaper,
     NSVQPublished,
+    ResidualVQ,
     SimVQ,
     TransVQ,
     TransVQPaper,
@@ -77,6 +78,18 @@ def named(name, size=SIZE, **options):
     return lambda: make_quantizer(name, dim=DIM, codebook_size=size, **options)
 
 
+class OtherLevels(ResidualVQ):
+    """The processes take turns in using one level and two."""
+
+    def forward(self, x, mask=None):
+        rank = dist.get_rank() if self.training else 0
+        return super().forward(x, mask, levels=1 + (int(self.step) + rank) % 2)
+
+
+def other_levels(**options):
+    return lambda: OtherLevels(DIM, SIZE, num_quantizers=2, **options)
+
+
 REPLACE = {"threshold_ema_dead_code": 0.5, "kmeans_init": True}
 
 CASES = {
@@ -124,6 +137,8 @@ CASES = {
     "residual empty": Case(named("residual_vq", num_quantizers=2), batches="empty", joined=False),
     # The latents of both levels stand in another order, and so other ones are drawn for codes that are lost.
     "residual shared": Case(named("residual_vq", num_quantizers=2, shared_codebook=True), joined=False),
+    "residual other levels": Case(other_levels(), seeds_differ=True, joined=False),
+    "residual other levels, shared": Case(other_levels(shared_codebook=True), joined=False),
     "grouped ddp": Case(named("grouped_vq", groups=2, quantizer="ns_vq"), ddp=True, seeds_differ=True),
     "grouped of residual": Case(named("grouped_vq", groups=2, quantizer="residual_vq"), seeds_differ=True),
 }

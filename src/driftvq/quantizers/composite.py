@@ -146,7 +146,7 @@ class CompositeQuantizer(Quantizer):
     def _teach_(self, step: Step) -> None:
         """Let each inner quantizer learn once: a shared one from all its parts together."""
         advance_(self.step)
-        steps = step.selection.parts
+        steps = step.selection.parts + step.selection.absent
         if self.shared_codebook:
             self.part(0)._teach_(joined(steps))
             return

@@ -9,6 +9,7 @@ from torch import Tensor
 from driftvq.names import in_range, one_of, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, is_several, per_part, side_by_side
+from driftvq.quantizers.distributed import world_size
 from driftvq.quantizers.quantizer import Quantizer, register
 from driftvq.quantizers.recomputation import may_be_recomputed, recomputing
 from driftvq.quantizers.steps import Call, Selection, Step
@@ -120,7 +121,15 @@ class ResidualVQ(CompositeQuantizer):
         # The value is the sum, the gradient the mean.
         mean_nd = total_nd / (levels if kept is None else kept[:, None])
         quantized_nd = total_nd.detach() + (mean_nd - mean_nd.detach())
-        return Selection(quantized_nd, side_by_side(indices), loss, lesson=None, parts=steps)
+        absent = self._absent(z_nd, call, levels)
+        return Selection(quantized_nd, side_by_side(indices), loss, lesson=None, parts=steps, absent=absent)
+
+    def _absent(self, z_nd: Tensor, call: Call, levels: int) -> tuple[Step, ...]:
+        """What the levels after so many do with no latents: another process may use them, and waits for this one."""
+        if not call.learns or world_size() == 1:
+            return ()
+        empty = call._replace(positions=torch.Size([0, *call.positions[1:]]), valid=None, levels=None)
+        return tuple(self._level(level, z_nd[:0], empty)[0] for level in range(levels, self.parts))
 
     def _level(self, level: int, residual_nd: Tensor, call: Call) -> tuple[Step, Tensor, Tensor]:
         """What a level did, and what of it falls to each latent: codes ``(n, d)`` and indices."""

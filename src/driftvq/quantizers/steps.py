@@ -60,7 +60,8 @@ class Selection(NamedTuple):
 
     ``lesson`` is what the codes learn from it; None where others do the learning. Its winners differ from ``indices``
     where those are sampled. ``terms`` are those of the loss, unweighted, by their names in :class:`LossTerms`;
-    ``parts`` is what the inner quantizers of a composite did.
+    ``parts`` is what the inner quantizers of a composite did, ``absent`` what those did, with no latents, that the call
+    leaves out and other processes may use.
     """
 
     quantized: Tensor
@@ -69,6 +70,7 @@ class Selection(NamedTuple):
     lesson: Lesson | None
     terms: dict[str, Tensor] | None = None
     parts: tuple["Step", ...] = ()
+    absent: tuple["Step", ...] = ()
 
 
 class Step(NamedTuple):
