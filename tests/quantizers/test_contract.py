@@ -157,6 +157,25 @@ def test_a_frozen_codebook_never_moves(case: Case) -> None:
 
 
 @every_case
+def test_neither_momentum_nor_requires_grad_moves_a_frozen_codebook(case: Case) -> None:
+    vq, x = case.make().train(), case.latents().requires_grad_()
+    if not hasattr(vq, "freeze_codebook") or has_fixed_grid(vq):
+        pytest.skip("the codebook is fixed by definition")
+    optimizer = torch.optim.AdamW([x, *vq.parameters()], lr=0.01)
+    for freezes in (False, True):
+        if freezes:
+            vq.freeze_codebook = True
+            vq.requires_grad_(False).requires_grad_(True)
+            codebook = codes(vq)
+        for _ in range(3):
+            optimizer.zero_grad(set_to_none=False)
+            out = vq(x)
+            (out.quantized.square().mean() + out.loss).backward()
+            optimizer.step()
+    assert torch.equal(codes(vq), codebook)
+
+
+@every_case
 def test_evaluation_is_deterministic(case: Case) -> None:
     vq = case.make()
     train(vq, case)

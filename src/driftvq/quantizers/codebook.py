@@ -96,8 +96,12 @@ class CodebookQuantizer(Quantizer):
     @property
     @with_whole_parameters
     def codebook(self) -> Tensor:
+        return self._in_use()
+
+    def _in_use(self) -> Tensor:
+        """The codes; frozen ones get no gradient, whatever else turns ``requires_grad`` on."""
         codes_kd: Tensor = self.book()
-        return codes_kd
+        return codes_kd.detach() if self._frozen else codes_kd
 
     def set_codebook_(self, codes_kd: Tensor) -> None:
         """Take over a whole codebook ``(codebook_size, codebook_dim)``; a k-means start that waits is off."""
@@ -183,7 +187,7 @@ class CodebookQuantizer(Quantizer):
         if starts:
             self._start_(z_nd, call.valid)
         z_nd = self.to_code_space(z_nd)
-        codebook_kd: Tensor = self.book()
+        codebook_kd = self._in_use()
         if call.trains:
             with torch.enable_grad():  # cast codes still say that they learn, where a checkpoint runs without gradients
                 codebook_kd = codebook_kd.to(z_nd.dtype)
@@ -193,7 +197,7 @@ class CodebookQuantizer(Quantizer):
         terms = {"commitment": masked_mse(z_nd, match.codes.detach(), call.valid)}
         loss = self.commitment_weight * terms["commitment"]
         if match.loss is not None:
-            terms["codebook"] = match.loss if call.trains else match.loss.detach()
+            terms["codebook"] = match.loss if call.trains and not self._frozen else match.loss.detach()
             loss = loss + terms["codebook"]
         if self.training:
             indices_n, quantized_nd = self.estimator(z_nd, codebook_kd, match._replace(valid=call.valid))
@@ -219,12 +223,12 @@ class CodebookQuantizer(Quantizer):
     def _nearest_few(self, x_nd: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The nearest codes ``(n, count)``, or all if there are fewer, and what each gives ``(n, count, dim)``."""
         z_nd = self.to_code_space(project(self.project_in, x_nd))
-        codebook_kd = self.book().to(z_nd.dtype)
+        codebook_kd = self._in_use().to(z_nd.dtype)
         indices_nc = nearest_few(z_nd, codebook_kd, min(count, len(codebook_kd)))
         return indices_nc, project(self.project_out, F.embedding(indices_nc, codebook_kd))
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
-        return F.embedding(indices_n.clamp(min=0), self.book())
+        return F.embedding(indices_n.clamp(min=0), self._in_use())
 
     def to_code_space(self, z_nd: Tensor) -> Tensor:
         """Latents as they are compared with codes."""

@@ -32,23 +32,29 @@ class ScoredVQ(Quantizer):
     @property
     @with_whole_parameters
     def codebook(self) -> Tensor:
-        return self.codes
+        return self._in_use()
+
+    def _in_use(self) -> Tensor:
+        """The codes; frozen ones get no gradient, whatever else turns ``requires_grad`` on."""
+        return self.codes.detach() if self._frozen else self.codes
 
     @property
     def freeze_codebook(self) -> bool:
         """While True no code moves."""
-        return not self.codes.requires_grad
+        return self._frozen
 
     @freeze_codebook.setter
     def freeze_codebook(self, frozen: bool) -> None:
+        self._frozen = frozen
         self.codes.requires_grad_(not frozen)
+        self.codes.grad = None if frozen else self.codes.grad  # at 0 an optimizer's momentum would move them on
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
-        return F.embedding(indices_n.clamp(min=0), self.codes)
+        return F.embedding(indices_n.clamp(min=0), self._in_use())
 
     def _given(self, z_nd: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
         """The codes as this call may train them, each latent's share of the batch ``(n,)``, and how many count."""
-        codebook_kd = (self.codes if call.trains else self.codes.detach()).to(z_nd.dtype)
+        codebook_kd = (self._in_use() if call.trains else self.codes.detach()).to(z_nd.dtype)
         counts_n = z_nd.new_ones(len(z_nd)) if call.valid is None else call.valid.to(z_nd.dtype)
         count = counts_n.sum()
         return codebook_kd, counts_n / count.clamp(min=1), count

@@ -149,6 +149,7 @@ class Codebook(nn.Module):
         for name, parameter in self.named_parameters():
             if name in self._held:
                 parameter.requires_grad_(not frozen)
+                parameter.grad = None if frozen else parameter.grad  # at 0 an optimizer's momentum would move it on
         if not frozen:
             self._held = set()
 
