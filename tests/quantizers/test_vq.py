@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from driftvq import VQ
 
@@ -82,3 +83,11 @@ def test_orthogonal_weight_adds_its_term() -> None:
 def test_refuses_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         VQ(dim=6, codebook_size=16, **options)
+
+
+@pytest.mark.parametrize("layer", [nn.Sequential(nn.Linear(6, 3), nn.Tanh()).bfloat16(), nn.AvgPool1d(2)])
+def test_a_projection_may_be_any_module(layer):
+    vq, x = VQ(6, 16, codebook_dim=3), torch.randn(10, 6)
+    vq.project_in = layer
+    expected = layer(x.bfloat16() if list(layer.parameters()) else x).float()
+    assert torch.equal(vq.details(x).latents, expected)

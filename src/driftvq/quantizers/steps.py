@@ -165,6 +165,7 @@ def any_valid(indices: Tensor) -> Tensor:
 
 def project(layer: nn.Module, x_nd: Tensor) -> Tensor:
     """Apply a projection in its own precision; without one, raise half precision to float32."""
-    if isinstance(layer, nn.Linear):
-        x_nd = layer(x_nd.to(layer.weight.dtype))
+    if not isinstance(layer, nn.Identity):
+        dtype = next((p.dtype for p in layer.parameters() if p.is_floating_point()), x_nd.dtype)
+        x_nd = layer(x_nd.to(dtype))
     return x_nd.to(torch.promote_types(x_nd.dtype, torch.float32))
