@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from driftvq import SimVQ
+from driftvq import BridgeVQ, Quantizer, SimVQ, TransVQPaper, TransVQPublished
 
 
 def test_codebook_is_the_frozen_one_times_a_matrix() -> None:
@@ -60,6 +60,18 @@ def test_what_is_asked_in_between_is_of_the_present_codes() -> None:
         vq.book.training = False
         assert torch.equal(vq.codebook, vq.book.transformed())
         vq.book.training = True
+
+
+@pytest.mark.parametrize("quantizer", [SimVQ, TransVQPaper, TransVQPublished, BridgeVQ])
+def test_evaluation_sees_what_is_written_behind_the_version(quantizer: type[Quantizer]) -> None:
+    """As a scope that lends a model the average of its weights does."""
+    vq = quantizer(4, 16).eval()
+    before = vq.codebook.clone()
+    for parameter in vq.book.transform.parameters():
+        parameter.data.add_(torch.randn_like(parameter))
+    after = vq(torch.randn(9, 4))
+    assert not torch.allclose(vq.codebook, before)
+    assert torch.equal(after.quantized, vq.book.transformed()[after.indices])
 
 
 def test_codes_computed_in_inference_mode_may_be_used_outside() -> None:

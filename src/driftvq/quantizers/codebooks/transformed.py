@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from driftvq.quantizers.codebooks.base import Codebook
 from driftvq.quantizers.codebooks.growth import Rule, between
 from driftvq.quantizers.codebooks.networks import CodeBridge, CodeTokens
-from driftvq.quantizers.finite import is_traced
+from driftvq.quantizers.finite import is_seen_at_once, is_traced
 
 
 class TransformedCodes(Codebook):
     """The codes in use are ``C' = P_φ(C)``: C is frozen unless said, φ is trained by ``mse(sg z, c')``.
 
-    One step on φ moves every code, the unselected too. In evaluation C' is computed once and kept until the module
-    goes back to training or a tensor of it is changed.
+    One step on φ moves every code, the unselected too. In evaluation on the CPU C' is computed once and kept while φ
+    and C have the values that it came from; elsewhere asking would stall the device, and every call computes it.
 
     Args:
         codebook_size: K.
@@ -42,7 +42,7 @@ class TransformedCodes(Codebook):
             self.register_buffer("base", base_kd)
         self.register_buffer("settled", torch.zeros(()))
         self.transform = transform
-        self._kept: tuple[object, Tensor] | None = None
+        self._kept: tuple[tuple[Tensor, ...], Tensor] | None = None
 
     @property
     def stored(self) -> Tensor:
@@ -53,12 +53,13 @@ class TransformedCodes(Codebook):
             self._kept = None
         if self.training or torch.compiler.is_compiling() or any(map(is_traced, self._tensors())):
             return self.transformed()
-        # Changes when the transform or the base does, but for what a fused optimizer writes.
-        state = tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in self._tensors())
-        if self._kept is None or self._kept[0] != state:
-            with torch.inference_mode(False), torch.no_grad():
-                self._kept = (state, self.transformed())
-        return self._kept[1]
+        with torch.inference_mode(False), torch.no_grad():
+            if not all(is_seen_at_once(t) and type(t) in (Tensor, nn.Parameter) for t in self._tensors()):
+                return self.transformed()
+            # By value: what ``.data`` or a fused optimizer writes leaves no trace in a tensor's version.
+            if self._kept is None or not _same(self._kept[0], self._tensors()):
+                self._kept = (tuple(tensor.clone() for tensor in self._tensors()), self.transformed())
+            return self._kept[1]
 
     def transformed(self) -> Tensor:
         """``P_φ(C)``, computed now, or C once it is settled."""
@@ -92,3 +93,8 @@ class TransformedCodes(Codebook):
     def settle_(self, codes_kd: Tensor) -> None:
         self.base.copy_(codes_kd)
         self.settled.fill_(1)
+
+
+def _same(some: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> bool:
+    pairs = zip(some, others, strict=False)
+    return len(some) == len(others) and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
