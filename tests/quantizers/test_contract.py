@@ -235,6 +235,13 @@ def test_two_calls_may_have_one_backward_pass(case: Case) -> None:
     assert x.grad.isfinite().all()
 
 
+@every_quantizer
+def test_the_gradient_reaches_the_encoder_in_evaluation_too(case: Case) -> None:
+    vq, x = case.make().eval(), case.latents().requires_grad_()
+    (gradient,) = torch.autograd.grad(vq(x).quantized.square().sum(), x)
+    assert gradient.abs().max() > 0
+
+
 @every_case
 def test_a_frozen_codebook_trains_again_after_a_loader_replaced_its_parameters(case: Case) -> None:
     vq = case.make()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.functional import gumbel_softmax, highest_logit, index_softmax, masked_mse, soft_usage
+from driftvq.functional import gumbel_softmax, highest_logit, index_softmax, masked_mse, soft_usage, straight_through
 from driftvq.names import in_range
 from driftvq.quantizers.codebooks.base import initial_codes
 from driftvq.quantizers.distributed import mean_over_processes, with_whole_parameters
@@ -103,7 +103,7 @@ class GumbelVQ(ScoredVQ):
             indices_n, quantized_nd = gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, self.temperature, seed)
         else:
             indices_n = highest_logit(z_nd, weight_kd, bias_k)
-            quantized_nd = F.embedding(indices_n, codebook_kd)
+            quantized_nd = straight_through(z_nd, F.embedding(indices_n, codebook_kd))
         lesson = self._lesson(z_nd, indices_n, call.valid)
         return Selection(quantized_nd, indices_n, self.kl_weight * divergence, lesson, {"entropy": divergence})
 
@@ -156,7 +156,8 @@ class IBQ(ScoredVQ):
         loss = terms["commitment"] + self.commitment_weight * terms["codebook"]
         if "entropy" in terms:
             loss = loss + self.entropy_weight * terms["entropy"]
-        return Selection(soft_nd, indices_n, loss, self._lesson(z_nd, indices_n, call.valid), terms)
+        quantized_nd = soft_nd if self.training else straight_through(z_nd, hard_nd)
+        return Selection(quantized_nd, indices_n, loss, self._lesson(z_nd, indices_n, call.valid), terms)
 
 
 def _entropy(p_k: Tensor) -> Tensor:
