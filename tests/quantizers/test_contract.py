@@ -242,6 +242,24 @@ def test_the_gradient_reaches_the_encoder_in_evaluation_too(case: Case) -> None:
     assert gradient.abs().max() > 0
 
 
+class Quantized(torch.nn.Module):
+    def __init__(self, vq: Quantizer) -> None:
+        super().__init__()
+        self.vq = vq
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.vq(x).quantized
+
+
+@every_quantizer
+def test_is_exported_for_any_number_of_samples(case: Case) -> None:
+    """A graph takes ``len(x)`` for a constant, ``x.shape[0]`` not."""
+    module, x = Quantized(case.make().eval()), case.latents()
+    exported = torch.export.export(module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("samples")}})
+    more = torch.cat([x, x + 0.1, x])
+    assert torch.equal(exported.module()(more), module(more))
+
+
 @every_case
 def test_a_frozen_codebook_trains_again_after_a_loader_replaced_its_parameters(case: Case) -> None:
     vq = case.make()

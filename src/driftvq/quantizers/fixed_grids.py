@@ -210,8 +210,8 @@ class LFQ(Quantizer):
 
     def _for_entropy(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
         """The latents of which the entropies are computed, and their weights."""
-        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
-        if not self.training or self.entropy_fraction == 1 or len(z_nd) == 0:
+        weight_n = z_nd.new_ones(z_nd.shape[0]) if valid_n is None else valid_n.to(z_nd.dtype)
+        if not self.training or self.entropy_fraction == 1 or z_nd.shape[0] == 0:
             return z_nd, weight_n
         some = torch.randperm(len(z_nd), device=z_nd.device)[: math.ceil(self.entropy_fraction * len(z_nd))]
         return z_nd[some], weight_n[some]

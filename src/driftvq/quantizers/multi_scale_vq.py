@@ -97,7 +97,9 @@ class MultiScaleVQ(ResidualVQ):
 
     def _level(self, level: int, residual_nd: Tensor, call: Call) -> tuple[Step, Tensor, Tensor]:
         cells, cell_n = self._cells(call.positions, level), self._cell_of(call.positions, level, residual_nd.device)
-        weight_n = residual_nd.new_ones(len(residual_nd)) if call.valid is None else call.valid.to(residual_nd.dtype)
+        weight_n = (
+            residual_nd.new_ones(residual_nd.shape[0]) if call.valid is None else call.valid.to(residual_nd.dtype)
+        )
         size, weighted_nd = math.prod(cells), residual_nd * weight_n[:, None]
         counts_m = residual_nd.new_zeros(size).index_add(0, cell_n, weight_n)
         sums_md = residual_nd.new_zeros(size, residual_nd.shape[1]).index_add(0, cell_n, weighted_nd)
@@ -142,7 +144,7 @@ class MultiScaleVQ(ResidualVQ):
 
     def _spread(self, codes_md: Tensor, cells: torch.Size, positions: torch.Size) -> Tensor:
         """Cells' codes over all positions, linearly between: ``(n, d)``."""
-        if cells == positions or len(codes_md) == 0:
+        if cells == positions or codes_md.shape[0] == 0:
             return codes_md if cells == positions else codes_md.new_zeros(math.prod(positions), codes_md.shape[1])
         grid = codes_md.reshape(*cells, codes_md.shape[1]).movedim(-1, 1)
         mode = INTERPOLATIONS[len(cells) - 2]

@@ -55,7 +55,7 @@ class ScoredVQ(Quantizer):
     def _given(self, z_nd: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
         """The codes as this call may train them, each latent's share of the batch ``(n,)``, and how many count."""
         codebook_kd = (self._in_use() if call.trains else self.codes.detach()).to(z_nd.dtype)
-        counts_n = z_nd.new_ones(len(z_nd)) if call.valid is None else call.valid.to(z_nd.dtype)
+        counts_n = z_nd.new_ones(z_nd.shape[0]) if call.valid is None else call.valid.to(z_nd.dtype)
         count = counts_n.sum()
         return codebook_kd, counts_n / count.clamp(min=1), count
 
