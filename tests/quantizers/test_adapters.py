@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from driftvq import (
     EMAVQ,
     FSQ,
+    IBQ,
     LFQ,
     NSVQ,
     VQ,
@@ -100,6 +101,13 @@ def test_llamagen_s_terms_are_theirs() -> None:
     assert_close(commitment, 0.3 * error)
     assert_close(others, torch.zeros(()), atol=1e-7, rtol=0)
     assert_close(usage.item(), len(indices.unique()) / 16)
+
+
+def test_llamagen_s_terms_of_a_quantizer_whose_weight_stands_on_the_codes() -> None:
+    vq, z = IBQ(4, 16, commitment_weight=0.3, channel_first=True).eval(), torch.randn(2, 4, 3, 3)
+    codebook, commitment, others, _ = as_llamagen(vq)(z)[1]
+    error = (vq(z).quantized - z).square().mean()
+    assert_close(torch.stack([codebook, commitment, others]), torch.stack([0.3 * error, 2 * error, 0 * error]))
 
 
 def test_llamagen_s_entries() -> None:

@@ -389,3 +389,13 @@ def test_codes_changed_after_encoding_decode_as_what_they_are_now() -> None:
     codes = quantizer.encode(torch.randn(2, 8, 40))
     codes[2:] = 0
     assert_close(quantizer.decode(codes), quantizer.vq.indices_to_codes(codes.permute(1, 2, 0)))
+
+
+def test_the_commitment_is_in_one_of_dacs_losses_where_the_weight_stands_on_the_codes() -> None:
+    """As IBQ has it: ``commitment + β · codebook + w · entropy``."""
+    vq = ResidualVQ(8, 16, num_quantizers=2, quantizer="ibq", commitment_weight=0.3, channel_first=True).eval()
+    z = torch.randn(2, 8, 10)
+    *_, commitment, others = as_dac(vq)(z)
+    terms = vq.details(z).terms
+    assert_close(commitment, terms.commitment)
+    assert_close(others, 0.3 * terms.codebook)

@@ -121,10 +121,11 @@ class LlamaGenQuantizer(ImageAdapter):
     def forward(self, z: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor], tuple[None, None, Tensor]]:
         """Latents ``b c h w`` to quantised latents, the parts of the loss with the usage, and flat indices."""
         details = self.vq.details(z)
-        commitment = self.beta * details.terms.commitment
-        others = details.loss - details.terms.codebook - commitment
+        weights = self.vq.term_weights
+        commitment, codebook = weights[0] * details.terms.commitment, weights[1] * details.terms.codebook
+        others = details.loss - codebook - commitment
         usage = (self.vq.code_age < self.vq.step.clamp(max=RECENT_STEPS)).float().mean()
-        loss = (details.terms.codebook, commitment, others, usage)
+        loss = (codebook, commitment, others, usage)
         return details.quantized, loss, (None, None, details.indices.flatten())
 
     def get_codebook_entry(

@@ -214,7 +214,7 @@ class DacQuantizer(nn.Module):
         """
         details = self.vq.details(hidden_state, levels=n_quantizers)
         latents = torch.cat([part.latents for part in details.parts], dim=-1).movedim(-1, 1)
-        weights = [float(getattr(self.vq.part(level), "commitment_weight", 0.0)) for level in range(len(details.parts))]
+        weights = [self.vq.part(level).term_weights[0] for level in range(len(details.parts))]
         pull = sum(weight * part.terms.commitment for weight, part in zip(weights, details.parts, strict=True))
         others = details.loss - pull
         return details.quantized, details.indices.movedim(-1, 1), latents, details.terms.commitment, others

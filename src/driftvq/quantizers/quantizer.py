@@ -145,6 +145,11 @@ class Quantizer(WithStatistics):
         """Codes that each index of a position chooses from."""
         return (self.codebook_size,)
 
+    @property
+    def term_weights(self) -> tuple[float, float]:
+        """By how much the loss counts the terms ``commitment`` and ``codebook``."""
+        return float(getattr(self, "commitment_weight", 0.0)), 1.0
+
     def recent_usage(self, steps: int = 100) -> float:
         """Share of codes selected within the last ``steps`` training steps, over all processes."""
         return (self.code_age < self.step.clamp(max=steps)).sum().item() / len(self.code_age)

@@ -142,6 +142,10 @@ class IBQ(ScoredVQ):
         # Not the usual ±1/K: at codes near 0 all scores are equal, and no gradient passes through them.
         self._own(torch.randn(codebook_size, self.codebook_dim), freeze_codebook)
 
+    @property
+    def term_weights(self) -> tuple[float, float]:
+        return 1.0, self.commitment_weight
+
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         codebook_kd, share_n, count = self._given(z_nd, call)
         if not self.training:
