@@ -260,6 +260,17 @@ def test_is_exported_for_any_number_of_samples(case: Case) -> None:
     assert torch.equal(exported.module()(more), module(more))
 
 
+@every_quantizer
+def test_functional_gradients_in_evaluation(case: Case) -> None:
+    vq, x = case.make().eval(), case.latents().requires_grad_()
+
+    def value(x: torch.Tensor) -> torch.Tensor:
+        out = vq(x)
+        return out.quantized.square().sum() + out.loss
+
+    torch.testing.assert_close(torch.func.grad(value)(x.detach()), *torch.autograd.grad(value(x), x))
+
+
 @every_case
 def test_a_frozen_codebook_trains_again_after_a_loader_replaced_its_parameters(case: Case) -> None:
     vq = case.make()

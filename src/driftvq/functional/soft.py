@@ -108,6 +108,12 @@ def soft_usage(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor)
     Returns:
         ``Σ_i share_i p_i``, ``(k,)``, and ``Σ_i share_i H(p_i)`` in nats, a scalar.
     """
+    tensors = (z_nd, weight_kd, bias_k, share_n)
+    if not torch.compiler.is_compiling() and any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
+        # torch.func differentiates no operator of ours; here all of it is kept for the gradient.
+        log_p_nk = (z_nd @ weight_kd.t() + bias_k).log_softmax(dim=1)
+        p_nk = log_p_nk.exp()
+        return share_n @ p_nk, -share_n @ (p_nk * log_p_nk).sum(dim=1)
     mean_k, entropy = _soft_usage_op(z_nd.contiguous(), weight_kd.contiguous(), bias_k.contiguous(), share_n)
     return mean_k, entropy
 
