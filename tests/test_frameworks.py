@@ -28,7 +28,7 @@ QUANTIZERS = {
     "factorized_vq": {"codebook_dim": 4},
     "gumbel_vq": {},
     "lfq": {},
-    "residual_vq": {"num_quantizers": 2},
+    "residual_vq": {"num_quantizers": 2, "codebook_dim": (3, 3)},
 }
 
 
@@ -67,6 +67,8 @@ def outcome(quantizer: Quantizer) -> dict[str, Tensor]:
         return {
             "codebook": quantizer.codebook.clone(),
             "codes": quantizer.indices_to_codes(indices),
+            "codes before the projection": quantizer.get_codes_from_indices(indices),
+            "details": quantizer.details(latents(0, 0)).quantized,
             "code_age": quantizer.code_age.clone(),
             "step": quantizer.step.clone(),
         }

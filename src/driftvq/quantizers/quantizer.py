@@ -110,6 +110,7 @@ class Quantizer(WithStatistics):
         """
         return self._quantize(x, mask, lens, freeze, self._checked_levels(levels))[0]
 
+    @with_whole_parameters
     def details(
         self,
         x: Tensor,

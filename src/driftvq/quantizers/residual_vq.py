@@ -9,7 +9,7 @@ from torch import Tensor
 from driftvq.names import in_range, one_of, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, is_several, per_part, side_by_side
-from driftvq.quantizers.distributed import world_size
+from driftvq.quantizers.distributed import with_whole_parameters, world_size
 from driftvq.quantizers.quantizer import Quantizer, register
 from driftvq.quantizers.recomputation import may_be_recomputed, recomputing
 from driftvq.quantizers.steps import Call, Selection, Step
@@ -97,6 +97,7 @@ class ResidualVQ(CompositeQuantizer):
         for own, quantizer in enumerate(self._inner()):
             quantizer.refine_(level * self.parts + own)
 
+    @with_whole_parameters
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """What each level adds, before the output projection: ``(q, …, codebook_dim)``, whose sum is the code."""
         self._check_indices(indices)
