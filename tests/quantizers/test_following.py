@@ -276,6 +276,34 @@ def test_a_wild_latent_now_and_then_is_forgotten(form: str) -> None:
     recovers(form, dict.fromkeys(range(50, 250, 50), 1e5), steps=299)
 
 
+@pytest.mark.parametrize("options", [{}, {"kmeans_init": False}], ids=["start", "no start"])
+@pytest.mark.parametrize("first", ["zeros", "constant", "few", "tiny"])
+@every_form
+def test_codes_that_fit_exactly_learn_on(form: str, first: str, options: dict[str, bool]) -> None:
+    """Silence, black frames, one batch again and again, or an encoder that begins at zero are no end of learning."""
+    torch.manual_seed(0)
+    few = torch.randn(10, 4)
+    drawn = {
+        "zeros": lambda: torch.zeros(64, 4),
+        "constant": lambda: torch.full((64, 4), 0.37),
+        "few": lambda: few[torch.randint(10, (64,))],
+        "tiny": lambda: 1e-6 * torch.randn(64, 4),
+    }[first]
+    vq, twin = make(form, codebook_size=16, **options), make(form, codebook_size=16, **options)
+    optimizer = torch.optim.Adam(vq.parameters(), 1e-3) if list(vq.parameters()) else None
+    for step in range(290):
+        loss = vq(drawn() if step < 40 else 5 + torch.randn(64, 4)).loss
+        assert loss.isfinite()
+        if optimizer is not None:
+            optimizer.zero_grad()
+            loss.backward()
+            assert all(parameter.grad.isfinite().all() for parameter in vq.parameters() if parameter.grad is not None)
+            optimizer.step()
+    train(twin, [5 + torch.randn(64, 4) for _ in range(250)])
+    later = 5 + torch.randn(4096, 4)
+    assert distortion(vq, later) < 1.5 * distortion(twin, later)
+
+
 def recovers(form: str, wild_at: dict[int, float], steps: int) -> None:
     """Whether codes that met one wild latent in 128 at these steps end as good as those that did not."""
     wild, calm = make(form), make(form)

@@ -8,6 +8,7 @@ from driftvq.quantizers.codebooks import drift as constants
 from driftvq.quantizers.codebooks.following import (
     FIRST_LOOKS,
     LEAST_MEMORY,
+    LEAST_REACH,
     LOOK_INTERVAL,
     MEMORY_SHARE,
     MIN_MEMORY,
@@ -92,7 +93,7 @@ class NumpyDrift:
         self.velocity = slowly * self.velocity + (1 - slowly) * applied
         self.codes = self.codes + frame.spread * every @ applied
         if due:
-            frame.limit = OUTLIER * np.sqrt(distance / total)
+            frame.limit = OUTLIER * max(np.sqrt(distance / total), LEAST_REACH)
             self.rescale_(frame.look_(self.codes))
 
     def rescale_(self, ratio: float) -> None:

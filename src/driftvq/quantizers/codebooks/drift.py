@@ -28,6 +28,9 @@ show that theirs moved in vain; with less than all of it, a drift that nothing e
 MOST_NEWS = 0.1
 """How much the evidence for a drift may change by one batch."""
 
+MOST_FOUND = 2.0
+"""More than one batch can say for or against a drift, unless its moments have lost all digits."""
+
 FOLLOWED_SHARE = 0.25
 """A drift is followed in full where, until a code is selected again, it makes up this share of the latents' squared
 distance from their codes."""
@@ -137,7 +140,7 @@ class Drift(Part):
         agreement = field_agreement(self.field.to(moments), moments)
         square = agreement[0]
         found = torch.addcmul(agreement, self.applied.to(moments), square, value=CREDIT)
-        found = found / torch.maximum(batch.unit, square).clamp(min=tiny)
+        found = (found / torch.maximum(batch.unit, square).clamp(min=tiny)).clamp(min=-MOST_FOUND, max=MOST_FOUND)
         self.evidence.lerp_(found.to(self.evidence), news.clamp(max=MOST_NEWS).to(self.evidence))
         length, confirmed = self.evidence.to(moments).unbind()
         if batch.look is not False:

@@ -46,6 +46,11 @@ LOOK_INTERVAL, FIRST_LOOKS = 16, 2
 OUTLIER = 8.0
 """A latent that lies more than so many times the usual distance from its code counts as one at that distance."""
 
+LEAST_REACH = 0.01
+"""Spreads; no usual distance is shorter: codes that once fit exactly would take every later latent for an outlier."""
+
+OUT_OF_SIGHT = 1e4
+"""Where the spread has changed so many times from one look to the next, nothing remembered of distances holds."""
 
 NO_LIMIT = torch.finfo(torch.bfloat16).max
 """A limit that is none, and stays finite when a module moves from one precision to another."""
@@ -222,26 +227,32 @@ class FollowingCodes(Codebook):
     def _look_again_(self, batch: Batch, look: Tensor | bool) -> None:
         if look is False:
             return
-        reach = (batch.unit / batch.total.clamp(min=1)).sqrt()
-        limit = torch.where(batch.total > 0, OUTLIER * reach, self.limit.to(reach))
+        known, reach = batch.total > 0, (batch.unit / batch.total.clamp(min=1)).sqrt()
+        limit = torch.where(known, OUTLIER * reach.clamp(min=LEAST_REACH), self.limit.to(reach))
         if isinstance(look, Tensor):
-            change_where_(look, self.buffers(), lambda: self._frame_(limit))
+            change_where_(look, self.buffers(), lambda: self._frame_(limit, known))
         else:
-            self._frame_(limit)
+            self._frame_(limit, known)
 
-    def _frame_(self, limit: Tensor) -> None:
-        """Look at the latents from where the codes are now."""
+    def _frame_(self, limit: Tensor, known: Tensor | bool = True) -> None:
+        """Look at the latents from where the codes are now; where none is known, codes may lie too close to see any."""
         codes_kd = self.codes.detach().to(torch.promote_types(self.codes.dtype, torch.float32))
         origin_d = codes_kd.mean(dim=0)
-        spread = root_mean_square(codes_kd - origin_d)
+        spread, largest = root_mean_square(codes_kd - origin_d), codes_kd.abs().amax()
+        alone = spread <= 8 * torch.finfo(codes_kd.dtype).eps * largest  # all in one place, as far as numbers can tell
+        spread = torch.where(alone, torch.where(largest > 0, largest, 1), spread)
+        if known is not True:
+            spread = torch.where(known, spread, 1)
         ratio = self.spread / spread
         self.horizon.copy_((self.seen * -MEMORY_SHARE).clamp(max=-MIN_MEMORY * len(self.memory)))
         self.memory.clamp_(min=LEAST_MEMORY)
         self.origin.copy_(origin_d)
         self.spread.copy_(spread)
-        self.limit.copy_((limit * ratio).clamp(max=NO_LIMIT))  # one that is none cannot grow
+        lost = (ratio > OUT_OF_SIGHT) | (ratio < 1 / OUT_OF_SIGHT)
+        limit = torch.where(alone, NO_LIMIT, torch.where(lost, OUTLIER, limit * ratio))
+        self.limit.copy_(limit.clamp(max=NO_LIMIT))  # one that is none cannot grow
         for part in self._parts():
-            part.rescale_(ratio)
+            part.rescale_(torch.where(lost, 0, ratio))
 
     def _remember_(self, counts_k: Tensor, total: Tensor) -> None:
         """Let the codes' memories fade by this batch, and take it in."""
@@ -295,10 +306,10 @@ def default_commitment(dim: int) -> float:
 
 
 def root_mean_square(x_kd: Tensor) -> Tensor:
-    """``√mean x²``, at any scale of x; 1 where all of it is 0, so that one may divide by it."""
+    """``√mean x²``, at any scale of x."""
     largest = x_kd.abs().amax()
     unit = torch.where(largest > 0, largest, 1)
-    return torch.where(largest > 0, (x_kd / unit).square().mean().sqrt() * unit, 1)
+    return (x_kd / unit).square().mean().sqrt() * unit
 
 
 def _square(x_nd: Tensor) -> Tensor:
