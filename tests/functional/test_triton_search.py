@@ -19,7 +19,7 @@ from driftvq.functional import METRICS, nearest
 from tests.functional.search_oracle import assert_nearest, integer_ties, randn, scores_nk
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason='needs Triton: pip install "driftvq[triton]"'
+    importlib.util.find_spec("triton") is None, reason='needs Triton: pip install ".[triton]"'
 )
 SHAPES = [
     (0, 5, 3),
