@@ -41,6 +41,15 @@ def test_curves_are_means_over_seeds(plain_source: Path) -> None:
     assert steps == list(range(0, 2001, 50))
 
 
+def test_usage_says_where_it_still_counts_the_start(plain: Path) -> None:
+    where = [chart["where"] for chart in gather_curves(aggregate(load_comparison(plain)))["charts"][:1]]
+    for path in plain.glob("cells/*/metrics.jsonl"):
+        path.write_text("".join(json.dumps({"step": step, "train/usage": 1.0}) + "\n" for step in (1, 50, 100)))
+    where += [chart["where"] for chart in gather_curves(aggregate(load_comparison(plain)))["charts"][:1]]
+    assert "after 100 steps only" not in where[0]
+    assert "after 100 steps only" in where[1]
+
+
 def test_long_curves_are_thinned(plain: Path) -> None:
     path = plain / "cells" / "sim_vq--None--seed0" / "metrics.jsonl"
     path.write_text("\n".join(json.dumps({"step": step, "val/psnr": step / 100}) for step in range(5000)))

@@ -23,6 +23,10 @@ QUALITY = {
 }
 """Curves of the training itself: the metric, and what it is counted over."""
 
+WINDOW = 100
+"""Training steps that usage is counted over."""
+ALL_STARTED = "share of the codes selected so far; a k-means start sets all, so a collapse shows after 100 steps only"
+
 FIRST_READINGS = 4
 """Readings of the drift meter that are seen at once."""
 
@@ -49,6 +53,9 @@ def gather_curves(results: Results) -> dict[str, Any]:
     charts = [*_quality_charts(keys), *_drift_charts(keys)]
     curves = [(i, row, _by_step(seeds, chart["key"])) for i, chart in enumerate(charts) for row, seeds in records]
     curves = [(i, row, curve) for i, row, curve in curves if curve]
+    counted = [step for i, _, curve in curves if charts[i]["key"] == "train/usage" for step in curve]
+    if counted and max(counted) - min(counted) < WINDOW:
+        charts[0]["where"] = ALL_STARTED
     limit = max(MIN_POINTS, min(MAX_POINTS, BUDGET // max(1, len(curves))))
     axes: dict[tuple[int, ...], int] = {}
     return {
