@@ -93,7 +93,7 @@ def test_an_interruption_says_how_to_go_on(here, capsys, monkeypatch):
         (["compare", "--resume"], "--resume needs the comparison to continue"),
         (["compare", "--resume", "absent"], "absent is no comparison to resume"),
         (["compare", "--data", "absent"], "no such file or folder: absent"),
-        (["compare", "--evaluation-images", "100000"], "and compare at scale 'laptop' wants 100000"),
+        (["compare", "--evaluation-images", "100000"], "and --evaluation-images wants 100000"),
     ],
 )
 def test_mistakes_are_one_line_before_any_work(here, capsys, words, message):

@@ -47,6 +47,15 @@ def test_beside_validation_images_of_their_own_all_images_are_trained_on(images,
     assert json.loads(capsys.readouterr().out)["n"] == 24
 
 
+def test_images_that_are_trained_on_are_not_held_out(images, tmp_path, capsys):
+    (tmp_path / "link").symlink_to(images)
+    assert main(arguments(images, tmp_path / "run", steps=1, val_data=tmp_path / "link")) == 2
+    assert f"val_data must be other images than data, got {tmp_path / 'link'} twice" in capsys.readouterr().err
+    (image, *_) = images.iterdir()
+    assert main(arguments(image, tmp_path / "run", steps=1)) == 2
+    assert "too few to hold one out; name images to validate on with --val-data" in capsys.readouterr().err
+
+
 def test_a_run_can_be_repeated_from_its_own_config(images, tmp_path, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     assert main(arguments(images, first, steps=2)) == 0
@@ -69,7 +78,8 @@ def test_a_run_can_be_repeated_from_its_own_config(images, tmp_path, capsys):
         (["--resume", "/no/such/run"], "/no/such/run is not a run to resume"),
         pytest.param(
             ["--accelerator", "gpu"],
-            "Lightning cannot work with accelerator='gpu'",
+            "Lightning cannot work with accelerator='gpu', devices='auto', strategy='auto': "
+            "No supported gpu backend found! Accelerators here: auto, cpu",
             marks=pytest.mark.skipif(pick_accelerator("gpu") != "cpu", reason="there is a GPU"),
         ),
         (["--steps", "0"], "steps must be a whole number of at least 1, got 0"),

@@ -178,6 +178,10 @@ def test_too_few_images_are_said_before_training(tmp_path):
     data = make_images(tmp_path / "photos", 40)
     with pytest.raises(ValueError, match=r"compare at scale 'laptop' wants 120: .*--evaluation-images"):
         make_plan(Request(data=str(data)))
+    with pytest.raises(ValueError, match=r"evaluate on, and --evaluation-images wants 50: name more with --val-data"):
+        make_plan(Request(data=str(data), evaluation=50))
+    with pytest.raises(ValueError, match="val_data must be other images than data"):
+        make_plan(Request(data=str(data), val_data=f"{data}/"))
 
 
 @pytest.mark.parametrize(

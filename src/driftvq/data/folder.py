@@ -69,7 +69,7 @@ def split_rows(names: Iterable[bytes], split: str, val_share: float, seed: int, 
     if not len(rows):
         raise ValueError(
             f"{where} has {len(shares):,} image{'s' * (len(shares) != 1)}, too few to hold one out; "
-            "name a validation set of its own"
+            "name images to validate on with --val-data"
         )
     return rows
 

@@ -184,6 +184,13 @@ def absolute(text: str | None) -> str | None:
     return str(Path(text).expanduser().absolute())
 
 
+def same_data(one: str, other: str) -> bool:
+    """Whether two names mean the same data, whatever links lead there."""
+    if one.startswith("hf:") or other.startswith("hf:"):
+        return one == other
+    return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
+
+
 def _open_file(path: Path, split: str, val_share: float, seed: int) -> ImageSource:
     suffix = path.suffix.lower()
     if suffix in LISTS:

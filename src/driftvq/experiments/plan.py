@@ -242,9 +242,10 @@ def _evaluation(
         wanted = min(wanted, scale.most.get("evaluation", wanted))
     if wanted is not None and there < wanted:
         where = request.val_data or request.data or EMBEDDED
+        asks = "--evaluation-images" if request.evaluation else f"{recipe.name} at scale {scale.name!r}"
         raise ValueError(
-            f"{where} has {there} images to evaluate on, and {recipe.name} at scale {scale.name!r} wants {wanted}: "
-            f"give more images, or --evaluation-images {there}"
+            f"{where} has {there} image{'s' * (there != 1)} to evaluate on, and {asks} wants {wanted}: "
+            f"name more with --val-data, or ask for --evaluation-images {there}"
         )
     return wanted or there, there
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from driftvq.machine import pick_accelerator
+from driftvq.machine import pick_accelerator, pick_device
 from driftvq.quantizers.distributed import world_size
 from driftvq.training.checkpoints import PlainCheckpointIO
 from driftvq.training.config import TrainConfig
@@ -32,7 +32,10 @@ def make_fabric(config: TrainConfig) -> Fabric:
         )
     except (RuntimeError, TypeError, ValueError, MisconfigurationException) as error:
         asked = f"accelerator={config.accelerator!r}, devices={config.devices!r}, strategy={config.strategy!r}"
-        raise ValueError(f"Lightning cannot work with {asked}: {' '.join(str(error).split())}") from error
+        here = pick_device("auto").type
+        allowed = "auto, cpu" if here == "cpu" else f"auto, cpu, gpu, {here}"
+        reason = " ".join(str(error).split())
+        raise ValueError(f"Lightning cannot work with {asked}: {reason} Accelerators here: {allowed}") from error
 
 
 def pick_precision(config: TrainConfig) -> str:

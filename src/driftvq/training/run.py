@@ -15,7 +15,7 @@ import torch
 from lightning.fabric import Fabric
 
 from driftvq.data import Batches, ImageBatch, ImageSource, eval_batches, open_source, train_batches
-from driftvq.data.sources import absolute
+from driftvq.data.sources import absolute, same_data
 from driftvq.files import LOCK_FILE, dated_folder, locked, read_records, write_text
 from driftvq.machine import environment, pick_accelerator
 from driftvq.models import VQVAE, ModelConfig
@@ -111,6 +111,10 @@ def open_images(config: TrainConfig, split: str) -> ImageSource:
     options: dict[str, Any] = {"seed": config.seed, "size": config.size}
     if config.val_data is None:
         return open_source(config.data, split, config.val_share, **options)
+    if config.data is not None and same_data(config.data, config.val_data):
+        raise ValueError(
+            f"val_data must be other images than data, got {config.val_data} twice; without it a share is held out"
+        )
     if split == "val":
         return open_source(config.val_data, "all", **options)
     return open_source(config.data, split, 0.0, **options)
