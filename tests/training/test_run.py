@@ -349,8 +349,8 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(tmp_path):
         resumed_config(tmp_path, {}, {})
 
 
-@pytest.mark.parametrize(("settle", "moving"), [(0.0, 4), (0.5, 2)])
-def test_a_warm_up_is_no_longer_than_the_run(small, settle, moving, tmp_path):
-    with pytest.raises(ValueError, match=f"warm_up must be at most the {moving} steps before the rest, got 5"):
+@pytest.mark.parametrize(("settle", "most"), [(0.0, "4 steps"), (0.5, "2 steps before the rest")])
+def test_a_warm_up_is_no_longer_than_the_run(small, settle, most, tmp_path):
+    with pytest.raises(ValueError, match=f"warm_up must be at most the {most}, got 5"):
         train(small(steps=4, warm_up=5, settle=settle, out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

@@ -222,7 +222,8 @@ def train(
         steps = resolve_steps(config, len(images.train_source), fabric.world_size)
         moving = steps - round(config.settle * steps)
         if config.warm_up > moving:
-            raise ValueError(f"warm_up must be at most the {moving} steps before the rest, got {config.warm_up}")
+            rest = " before the rest" if moving < steps else ""
+            raise ValueError(f"warm_up must be at most the {moving} steps{rest}, got {config.warm_up}")
         if not resume:  # what cannot work has been refused by now, and left no folder
             held.enter_context(own_folder(run))
             new_run(config, run)
