@@ -63,6 +63,11 @@ def test_without_a_model_the_one_that_comes_with_driftvq(here, capsys):
     assert "no such image: none.png" in capsys.readouterr().err
 
 
+def test_a_model_alone_is_told_from_a_folder_of_images(model, here, capsys):
+    assert main(["reconstruct", model]) == 2
+    assert f"{model} is a model; name the images behind it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -71,6 +76,7 @@ def test_without_a_model_the_one_that_comes_with_driftvq(here, capsys):
         (["../photos/b.png", "../photos/none.png"], "no such image: ../photos/none.png"),
         (["../photos"], "../photos is a folder; name its images"),
         (["../photos/a.png", "../photos/b.png", "-o", "x.png"], "2 images need a folder as output, got the file x.png"),
+        (["../photos/b.png", "-o", "x.jpg"], "the output must be a folder or a .png file, got x.jpg"),
         (["../photos/b.png", "../photos/b.png"], "would both become b-reconstructed.png"),
     ],
 )

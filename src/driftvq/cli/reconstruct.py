@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from driftvq.cli.arguments import say, whole
+from driftvq.cli.arguments import find_run, say, whole
 from driftvq.cli.encode import add_running
 from driftvq.names import STARTER
+from driftvq.records.runs import WEIGHTS_FILE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,6 +110,8 @@ def choose_model(args: argparse.Namespace) -> None:
 def check_images(images: Sequence[Path]) -> None:
     """Every named image must be a file."""
     for path in images:
+        if path.is_dir() and (find_run(str(path)) or (path / WEIGHTS_FILE).is_file()):
+            raise ValueError(f"{path} is a model; name the images behind it: driftvq reconstruct {path} IMAGE")
         if path.is_dir():
             raise ValueError(f"{path} is a folder; name its images, or use `driftvq encode` and `driftvq decode`")
         if not path.exists():
@@ -129,6 +132,8 @@ def output_paths(images: Sequence[Path], out: Path | None) -> list[Path]:
     else:
         from driftvq.data.images import is_image_name
 
+        if out is not None and is_image_name(out.name) and not out.is_dir():
+            raise ValueError(f"the output must be a folder or a .png file, got {out}")
         stems = [image.stem if is_image_name(image.name) else image.name for image in images]
         paths = [(out or Path()) / f"{stem}-reconstructed.png" for stem in stems]
     for number, path in enumerate(paths):
