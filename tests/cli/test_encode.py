@@ -116,6 +116,18 @@ def test_resuming_with_another_model_or_size_is_refused(model, photos, tmp_path,
     assert "was begun with model" in capsys.readouterr().err
 
 
+def test_complete_tokens_leave_nothing_to_resume(model, photos, tmp_path, capsys):
+    command = ("encode", model, photos, "-o", tmp_path / "tokens")
+    assert run(*command) == 0
+    before = contents(tmp_path / "tokens")
+    capsys.readouterr()
+    assert run(*command, "--resume") == 0
+    assert "tokens is complete, nothing is left to do" in capsys.readouterr().err
+    assert run(*command, "--resume", "--size", "8") == 2
+    assert "other settings: size was None, is 8" in capsys.readouterr().err
+    assert contents(tmp_path / "tokens") == before
+
+
 def test_existing_output_is_replaced_only_on_demand(model, photos, tmp_path, capsys):
     command = ("encode", model, photos, "-o", tmp_path / "tokens")
     assert run(*command, "--size", "8") == 0

@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> None:
     if (args.out / SKIPPED).is_file():
         with (args.out / SKIPPED).open(encoding="utf-8") as lines:
             skipped = sum(1 for _ in lines)
-    say(f"wrote {len(tokens) - skipped:,} images to {args.out}")
+    written = len(tokens) - skipped
+    say(f"wrote {written:,} image{'s' * (written != 1)} to {args.out}")
     if skipped:
         say(f"left out {skipped:,} of {len(tokens):,} images, listed in {args.out / SKIPPED}")
     if renamed:

@@ -48,9 +48,11 @@ def add_running(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Encode images."""
-    from driftvq.tokens.format import check_output, partial_folder
+    from driftvq.tokens.format import check_output, finished, partial_folder
 
-    check_output(args.out, overwrite=args.overwrite, resume=args.resume)
+    done = args.resume and not args.overwrite and finished(args.out)
+    if not done:
+        check_output(args.out, overwrite=args.overwrite, resume=args.resume)
 
     from driftvq.data.sources import open_source
     from driftvq.models.running import find_room, load_model
@@ -80,6 +82,9 @@ def run(args: argparse.Namespace) -> None:
             say(f"what is done is kept in {partial_folder(args.out)}; the same command with --resume goes on")
         raise
     index = tokens.index
-    say(f"wrote {index.n:,} images, {index.tokens:,} tokens ({index.model.dtype}) to {args.out}")
+    if done:
+        say(f"{args.out} is complete, nothing is left to do")
+        return
+    say(f"wrote {index.n:,} image{'s' * (index.n != 1)}, {index.tokens:,} tokens ({index.model.dtype}) to {args.out}")
     if index.skipped:
         say(f"skipped {index.skipped:,} of {index.n + index.skipped:,} images, listed in {args.out / 'skipped.txt'}")

@@ -12,7 +12,7 @@ from driftvq.data.sources import ImageSource
 from driftvq.models.pretrained import model_hash
 from driftvq.models.running import Room, encode_pixels, find_room, repeatable, too_small
 from driftvq.models.vqvae import VQVAE
-from driftvq.tokens.format import TokenModel
+from driftvq.tokens.format import TokenIndex, TokenModel, check_same, finished, read_index
 from driftvq.tokens.reader import Tokens, open_tokens
 from driftvq.tokens.writer import TokenWriter
 
@@ -106,10 +106,14 @@ def encode_source(
         size: side of the centre square that each image is fitted to; None keeps the images' own sizes.
         batch_size: images of equal size per call of the model.
         workers: processes that read ahead.
-        resume: go on with an interrupted run, which must have had the same model, settings, size and batch size.
+        resume: go on with an interrupted run, which must have had the same model, settings, size and batch size; one
+            that is complete is left as it is.
         room: see :func:`driftvq.models.running.find_room`; larger images are skipped.
     """
     settings = {**(settings or {}), "size": size, "batch_size": batch_size, "images_found": len(source)}
+    if resume and not overwrite and finished(Path(out)):
+        check_same(Path(out), read_index(Path(out)), TokenIndex(token_model(model), settings))
+        return open_tokens(out)
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite, resume=resume) as writer:
         if not writer.index.complete:  # else it was killed just before the folder got its name
             rest, known = remaining_images(source, writer)

@@ -175,6 +175,11 @@ def partial_folder(out: Path) -> Path:
     return out.with_name(out.name + ".partial")
 
 
+def finished(out: Path) -> bool:
+    """Whether complete tokens are there, and no interrupted ones beside them."""
+    return (out / INDEX).is_file() and read_index(out).complete and not taken(partial_folder(out))
+
+
 def check_output(out: Path, *, overwrite: bool = False, resume: bool = False, held: bool = False) -> None:
     """Refuse an output that would destroy something, before any work; ``held``: the caller has the partial's lock."""
     partial = partial_folder(out)
