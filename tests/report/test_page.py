@@ -491,6 +491,7 @@ def test_a_single_run_has_a_page(browser: Any, tmp_path: Path) -> None:
     assert "After 90 of 120 steps: PSNR 21.50 dB, SSIM 0.500, rFID 80.00." in text
     assert "The codebook is alive: 97.0% of the codes were selected in the last 90 steps of training" in text
     assert "the validation images select 60.0%" in text
+    assert not [words for words in ("heading to sort", "★", "every method", "Scale") if words in text]
     assert "driftvq train --size 16 --out 'my run'" in text
     assert tab.page.locator("#strips img").count() == 2 * 3
     assert tab.page.locator("#training figure").count() == 3

@@ -59,7 +59,7 @@ function paperPart(comparison) {
 function repeatPart(comparison) {
   const { notes, seeds, facts, configs, created, folder } = comparison;
   const groups = Object.entries(facts).filter(([, values]) => Object.keys(values).length);
-  const runs = { Seeds: seeds.join(", "), Started: created.replace("T", " "), Folder: folder, Recipe: comparison.recipe, Scale: comparison.scale };
+  const runs = { Seeds: seeds.join(", "), Started: created.replace("T", " "), Folder: folder, Recipe: comparison.recipe, ...(comparison.scale && { Scale: comparison.scale }) };
   return el(
     "div",
     {},

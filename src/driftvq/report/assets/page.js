@@ -39,15 +39,16 @@ function countsLine({ methods, seeds, facts, sweep, single }) {
 /** [id, title, text below it, content] of all sections; those without content are left out. */
 function sections() {
   const sweep = comparisons.find((comparison) => comparison.sweep)?.sweep;
+  const alone = comparisons.every(({ rows }) => rows.length === 1);
   return [
     several ? ["joint", "Side by side", "Values, and what changed from the first comparison to the others.", jointTable()] : null,
-    ["numbers", "The numbers", "Click a heading to sort: best first, then the other way.", tables()],
+    ["numbers", "The numbers", alone ? null : "Click a heading to sort: best first, then the other way.", tables()],
     sweep ? ["sweep", `Against ${sweep.label}`, "Quality and usage as one setting changes, all else equal.", withLegend(sideBySide(sweepPart), drawnInSweep)] : null,
     allPoints.length > 1 ? ["picker", null, null, pointPicker()] : null,
     ["training", "While training", "Codes in use and quality as training goes on. Point at a chart, or move through it with the arrow keys, to read values.", withLegend(sideBySide(trainingPart), drawnIn("quality"))],
     ["histograms", "How evenly the codes are used", "Each method's codes from most to least used, on a log scale, by the latents that usage is counted over. Dashed: all codes used alike. Hatched: dead codes, which none of these latents selects.", sideBySide(histogramPart)],
     ["drift", "The drift meter", "How far the encoder moves its latents, whether the codes follow, measured on a fixed batch during training, and what moves lost codes.", withLegend(sideBySide(driftPart), drawnIn("drift"))],
-    ["strips", "Reconstructions", "The same images through every method. Click, or press Enter, to look closer.", sideBySide(stripsPart)],
+    ["strips", "Reconstructions", `${alone ? "" : "The same images through every method. "}Click, or press Enter, to look closer.`, sideBySide(stripsPart)],
     ["maps", "Where the codes lie", "Codes and latents projected to the two directions in which they vary most. Codes that lie together share a mark: a number says how many are under a cross.", withKey(sideBySide(mapPart))],
     ["cost", "What it costs", "Measured on the machine named below, mean of the seeds. One column has the time to the PSNR on the validation images that half of the methods have in the end; –: never.", sideBySide(costPart)],
     ["paper", "Beside the paper", null, sideBySide(paperPart)],

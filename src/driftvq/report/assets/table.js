@@ -122,8 +122,9 @@ function compareKeys(a, b, descending) {
 
 function tableKey(comparison) {
   const several = comparison.seeds.length > 1;
+  const starred = comparison.rows.some(({ values }) => Object.values(values).some(({ mark }) => mark === "best"));
   const items = [
-    ["★", "best of its column", comparison.sweep ? " at the same place of the sweep" : ""],
+    ...(starred ? [["★", "best of its column", comparison.sweep ? " at the same place of the sweep" : ""]] : []),
     ...(several
       ? [
           ["≈", "within the spread of the best: the means differ by no more than both spreads together"],
