@@ -11,6 +11,8 @@ def test_a_known_name_passes_and_an_unknown_one_gets_the_nearest_first() -> None
         check_name("fruit", "peer", ["apple", "pear"])
     with pytest.raises(ValueError, match="known, nearest first: none"):
         check_name("fruit", "pear", [])
+    with pytest.raises(ValueError, match=r"nearest first: a1, \w\d, \w\d, \w\d, \w\d; all: ls$"):
+        check_name("file", "a11", [f"{letter}{digit}" for letter in "abc" for digit in range(9)], "ls")
 
 
 def test_what_others_call_a_thing_is_like_its_name() -> None:

@@ -9,6 +9,9 @@ from typing import Any
 SHOWN = 80
 """Characters of a wrong value that an error shows."""
 
+FEW = 5
+"""Names that an error shows of many."""
+
 STARTER = "starter"
 """The name of the small tokenizer that comes with the package."""
 
@@ -25,12 +28,16 @@ ELSEWHERE = {
 """What papers and other libraries call our settings."""
 
 
-def check_name(what: str, name: str, known: Iterable[str]) -> str:
-    """The name, if it is known; else an error that lists the known ones, nearest first."""
+def check_name(what: str, name: str, known: Iterable[str], listed_by: str | None = None) -> str:
+    """The name, if it is known; else an error that lists the known ones, nearest first.
+
+    Where they are many and a command lists them, the error names the nearest few and the command.
+    """
     names = list(known)
     if name not in names:
-        near = ", ".join(nearest_names(name, names)) or "none"
-        raise ValueError(f"unknown {what} {shortened(name)}; known, nearest first: {near}")
+        near = nearest_names(name, names)[: None if listed_by is None else FEW]
+        rest = "" if listed_by is None else f"; all: {listed_by}"
+        raise ValueError(f"unknown {what} {shortened(name)}; known, nearest first: {', '.join(near) or 'none'}{rest}")
     return name
 
 

@@ -165,4 +165,4 @@ METHODS = {**MAIN, **VARIANTS}
 def find_methods(names: Sequence[str]) -> list[Method]:
     """The methods of these names, each once; ``"all"`` stands for all but variants."""
     wanted = dict.fromkeys(one for name in names for one in (MAIN if name == "all" else (name,)))
-    return [METHODS[check_name("method", name, METHODS)] for name in wanted]
+    return [METHODS[check_name("method", name, METHODS, "driftvq reproduce --list")] for name in wanted]
