@@ -38,8 +38,8 @@ class FSQ(Quantizer):
         dim: channels of the latents.
         codebook_size: number of codes, the product of the levels; levels of 8 and less are chosen for it.
         levels: the levels themselves, e.g. ``(8, 5, 5, 5)``; ``codebook_size`` may then be left out.
-        slope: a; 0.8 makes it iFSQ, whose bound is ``2σ(1.6 z) - 1 = tanh(0.8 z)``: latents that are normally
-            distributed then use all levels about equally.
+        slope: a; 0.8 makes it iFSQ, whose bound is ``2σ(1.6 z) - 1 = tanh(0.8 z)``: of normally distributed latents the
+            bounded value is about uniform. The levels are not used equally: the outer ones own half a step each.
         symmetric: codes from -1 to 1 in equal steps, for even numbers of levels too.
         channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
