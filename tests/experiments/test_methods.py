@@ -50,7 +50,7 @@ def test_options_that_depend_on_the_run_are_worked_out():
 
     assert model_of("ema_tuned").downscale == LATENT_STRIDE
     assert options("ema_tuned")["threshold_ema_dead_code"] == 0.5 * 8 * 64 / 128
-    assert options("ns_vq_paper")["decay_every"] == round(1000 / 16)
+    assert options("ns_vq_paper")["decay_every"] == round(1000 / 8)  # batches, not optimizer steps
     assert options("sim_vq_our_beta")["commitment_weight"] == 0.25 * 16 / 64
     assert options("ema_replace") == {"kmeans_init": True, "threshold_ema_dead_code": 2.0}
 

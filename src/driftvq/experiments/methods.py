@@ -39,8 +39,8 @@ class Method:
 
 
 def epoch(config: TrainConfig, images: int) -> int:
-    """The steps of a pass over the data."""
-    return max(1, round(images / (config.batch_size * config.accumulate)))
+    """The batches of a pass over the data: a quantizer counts every forward pass, accumulated or not."""
+    return max(1, round(images / config.batch_size))
 
 
 def half_a_share(config: TrainConfig, images: int) -> float:
@@ -90,6 +90,7 @@ _MAIN = (
     _method("vqgan_fc", "VQGAN-FC", "peer", "factorized_vq"),
     _method("sim_vq", "SimVQ", "peer"),
     _method("fsq", "FSQ", "peer"),
+    # At even numbers of levels with FSQ's shift by half a step.
     _method("ifsq", "iFSQ", "peer", "fsq", slope=0.8),
     _method("bsq", "BSQ", "peer"),
     _method("wasserstein_vq", "WassersteinVQ", "peer"),
