@@ -30,16 +30,24 @@ def test_takes_the_nearest_of_one_point_per_segment_and_trains_both_ends() -> No
     codes = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     z = torch.randn(1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(2)
-    share = torch.rand(6, 1, dtype=torch.float64)
+    share = torch.rand(5, 1, dtype=torch.float64)
     torch.manual_seed(2)
     winners = torch.cdist(z, codes.detach()).argmin(dim=1)
     indices, output = SpaceFilling(variance=0.0)(z, codes, Match(winners, codes[winners]))
-    following = torch.cat([codes[1:], codes[-1:]]).detach()
-    points = (1 - share) * codes.detach() + share * following
+    points = ((1 - share) * codes[:-1] + share * codes[1:]).detach()
     chosen = int(torch.cdist(z, points).argmin())
     torch.testing.assert_close(output.detach()[0], points[chosen])
     assert torch.equal(indices, winners)
     output.sum().backward()
     assert codes.grad is not None
     touched = codes.grad.abs().sum(dim=1).nonzero().flatten().tolist()
-    assert touched == sorted({chosen, min(chosen + 1, 5)})
+    assert touched == [chosen, chosen + 1]
+
+
+def test_the_last_code_alone_is_no_segment_but_a_single_code_is() -> None:
+    codes = torch.tensor([[0.0], [1.0]])
+    z = torch.tensor([[0.0], [1.0]])
+    _, output = SpaceFilling(variance=0.0)(z, codes, Match(torch.tensor([0, 1]), codes))
+    torch.testing.assert_close(output[0], output[1])
+    _, output = SpaceFilling(variance=0.0)(z, codes[:1], Match(torch.tensor([0, 0]), codes[[0, 0]]))
+    torch.testing.assert_close(output, torch.zeros(2, 1))

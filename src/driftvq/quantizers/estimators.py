@@ -1,6 +1,6 @@
 """The gradient estimators as objects that any quantizer with a codebook takes by name or instance.
 
-Shape suffixes: n latents, k codes, d dimensions.
+Shape suffixes: n latents, k codes, s segments between codes, d dimensions.
 """
 
 from dataclasses import dataclass
@@ -54,8 +54,9 @@ class Modified(Estimator):
     """The paper's estimator: the winning code receives 2/d of the gradient as well.
 
     Args:
-        divisor: d: ``"latents"`` (valid positions of the batch, over all processes, the paper), ``"elements"`` (times
-            the dimension, the published code) or a number; a fixed number makes gradient accumulation exact.
+        divisor: d: ``"latents"`` (valid positions of the batch, the paper; times the number of processes, which is
+            exact where each has as many), ``"elements"`` (times the dimension, the published code) or a number; a fixed
+            number makes gradient accumulation exact.
     """
 
     trains_codebook: ClassVar[bool] = True
@@ -65,7 +66,7 @@ class Modified(Estimator):
         if not isinstance(self.divisor, str):
             return match.winners, modified_straight_through(z_nd, match.codes, self.divisor)
         rows = max(len(z_nd), 1) if match.valid is None else match.valid.sum().clamp(min=1)
-        # Gradients are averaged over processes, so d counts the latents of all of them.
+        # Gradients are averaged over processes, so d counts the latents of all, as if each had as many: no message.
         each = world_size() * (1 if self.divisor == "latents" else z_nd.shape[1])
         return match.winners, modified_straight_through(z_nd, match.codes, rows * each)
 
@@ -129,11 +130,12 @@ class SpaceFilling(Directional):
     """
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
-        following_kd = torch.cat([codebook_kd[1:], codebook_kd[-1:]])
-        share_k1 = torch.rand(len(codebook_kd), 1, dtype=z_nd.dtype, device=z_nd.device)
-        segments_n = nearest(z_nd, torch.lerp(codebook_kd.detach(), following_kd.detach(), share_k1))
-        share_n1 = F.embedding(segments_n, share_k1)
-        ends = (F.embedding(segments_n, codebook_kd), F.embedding(segments_n, following_kd))
+        segments = max(len(codebook_kd) - 1, 1)  # a single code is a segment of length 0
+        from_sd, to_sd = codebook_kd[:segments], codebook_kd[-segments:]
+        share_s1 = torch.rand(segments, 1, dtype=z_nd.dtype, device=z_nd.device)
+        segments_n = nearest(z_nd, torch.lerp(from_sd.detach(), to_sd.detach(), share_s1))
+        share_n1 = F.embedding(segments_n, share_s1)
+        ends = (F.embedding(segments_n, from_sd), F.embedding(segments_n, to_sd))
         here_nd, there_nd = (directional(z_nd, end_nd, self._noise(z_nd, end_nd, match.valid)) for end_nd in ends)
         return match.winners, torch.lerp(here_nd, there_nd, share_n1)
 
