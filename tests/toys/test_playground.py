@@ -221,7 +221,7 @@ def test_vanilla_dies_and_the_cures_live_in_translation(open_page: Callable[...,
         assert vanilla / 16 < 0.5
         assert library == paper == 16
     assert page.tab.text_content("#sentence") == (
-        "The cloud has arrived. Vanilla EMA fails here. NSVQ (driftvq) and NS-VQ (paper) keep all 16 codes alive."
+        "The cloud has arrived. Vanilla VQ (EMA) fails here. NSVQ (driftvq) and NS-VQ (paper) keep all 16 codes alive."
     )
     assert page.says()[0].startswith(f"Fails here: {16 - vanilla} of 16 codes are dead.")
     assert "of 16 codes alive" in page.tab.get_attribute("#panel-0 canvas", "aria-label")
@@ -233,7 +233,7 @@ def test_says_that_the_papers_trans_vq_fails_in_split(open_page: Callable[..., P
     assert library == 16
     assert paper < 8
     assert page.says()[2].startswith(f"Fails here: {16 - paper} of 16 codes are dead.")
-    assert "Vanilla EMA and TransVQ (paper) fail here" in page.tab.text_content("#sentence")
+    assert "Vanilla VQ (EMA) and TransVQ (paper) fail here" in page.tab.text_content("#sentence")
 
 
 def test_the_collapse_fills_a_tenth_of_the_timeline_and_is_there_before_playing(open_page: Callable[..., Page]) -> None:

@@ -225,7 +225,7 @@ class RecordedLearner {
 }
 
 const METHODS = {
-  vanilla: "Vanilla EMA",
+  vanilla: "Vanilla VQ (EMA)",
   ns_vq: "NSVQ (driftvq)",
   ns_vq_toy: "NS-VQ (paper)",
   trans_vq: "TransVQ (driftvq)",
