@@ -132,7 +132,7 @@ def from_comparison(folder: Path) -> Results:
     return Results(comparison.title, comparison.command, "; ".join(facts) + ".", columns, rows)
 
 
-def keep(folder: Path, place: Path) -> None:
+def keep(folder: Path, place: Path, title: str | None = None) -> None:
     """Copy what a report needs of the finished cells, without images, codes and the paths of this machine."""
     comparison = load_comparison(folder)
     sources = [str(comparison.request.get(name)) for name in ("data", "val_data") if comparison.request.get(name)]
@@ -142,7 +142,8 @@ def keep(folder: Path, place: Path) -> None:
     shorter = {source: Path(source).name for source in sources}
     texts = {name: _renamed(getattr(comparison, name), shorter) for name in ("data", "request", "config")}
     place.mkdir(parents=True, exist_ok=True)
-    write_record(place / COMPARISON_FILE, replace(comparison, command=command, **texts))
+    named = replace(comparison, title=title or comparison.title, command=command, **texts)
+    write_record(place / COMPARISON_FILE, named)
     for cell in comparison.cells:
         if cell.status in ("done", "failed"):
             copy = replace(cell, folder=place / CELLS / cell.folder.name, config=_renamed(cell.config, shorter))
@@ -465,12 +466,13 @@ def main() -> None:
         one.add_argument("--about", help="what a reader must know: data, n, seeds, scale")
     keeping = commands.add_parser("keep", help="keep the records of a comparison")
     keeping.add_argument("name", help="of the folder in docs/results")
+    keeping.add_argument("--title")
     for one in (add, keeping):
         one.add_argument("folder", type=Path, help="of the comparison")
     take.add_argument("--command", required=True, help="that printed it")
     args = parser.parse_args()
     if args.command_name == "keep":
-        keep(args.folder, DOCS / "results" / args.name)
+        keep(args.folder, DOCS / "results" / args.name, args.title)
     elif args.command_name is not None:
         taking = args.command_name == "take"
         new = from_text(sys.stdin.read(), args.name, args.command, "") if taking else from_comparison(args.folder)

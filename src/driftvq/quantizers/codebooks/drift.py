@@ -28,8 +28,11 @@ show that theirs moved in vain; with less than all of it, a drift that nothing e
 MOST_NEWS = 0.1
 """How much the evidence for a drift may change by one batch."""
 
+EXACT = 1e-6
+"""Latents that lie so close to their codes, squared and summed up, say nothing of a drift."""
+
 MOST_FOUND = 2.0
-"""More than one batch can say for or against a drift, unless its moments have lost all digits."""
+"""More evidence than latents can give, unless the moments have lost all digits."""
 
 FOLLOWED_SHARE = 0.25
 """A drift is followed in full where, until a code is selected again, it makes up this share of the latents' squared
@@ -140,7 +143,7 @@ class Drift(Part):
         agreement = field_agreement(self.field.to(moments), moments)
         square = agreement[0]
         found = torch.addcmul(agreement, self.applied.to(moments), square, value=CREDIT)
-        found = (found / torch.maximum(batch.unit, square).clamp(min=tiny)).clamp(min=-MOST_FOUND, max=MOST_FOUND)
+        found = found / torch.maximum(batch.unit, square).clamp(min=EXACT)
         self.evidence.lerp_(found.to(self.evidence), news.clamp(max=MOST_NEWS).to(self.evidence))
         length, confirmed = self.evidence.to(moments).unbind()
         if batch.look is not False:
@@ -150,6 +153,7 @@ class Drift(Part):
             if isinstance(batch.look, Tensor):
                 known = known & batch.look
             self.until.copy_(torch.where(known, until, self.until.to(until)))
+            self.evidence.clamp_(min=-MOST_FOUND, max=MOST_FOUND)
         share = torch.minimum(confirmed * self.until.to(moments), batch.total).clamp(max=1)
         return (confirmed / length.clamp(min=tiny)).clamp(min=0, max=1) * share
 
