@@ -140,7 +140,9 @@ def keep(folder: Path, place: Path, title: str | None = None) -> None:
     for source in sources:
         command = command.replace(source, Path(source).name)
     shorter = {source: Path(source).name for source in sources}
-    texts = {name: _renamed(getattr(comparison, name), shorter) for name in ("data", "request", "config")}
+    texts: dict[str, Any] = {
+        name: _renamed(getattr(comparison, name), shorter) for name in ("data", "request", "config")
+    }
     place.mkdir(parents=True, exist_ok=True)
     named = replace(comparison, title=title or comparison.title, command=command, **texts)
     write_record(place / COMPARISON_FILE, named)

@@ -234,14 +234,14 @@ class FollowingCodes(Codebook):
         else:
             self._frame_(limit, known)
 
-    def _frame_(self, limit: Tensor, known: Tensor | bool = True) -> None:
+    def _frame_(self, limit: Tensor, known: Tensor | None = None) -> None:
         """Look at the latents from where the codes are now; where none is known, codes may lie too close to see any."""
         codes_kd = self.codes.detach().to(torch.promote_types(self.codes.dtype, torch.float32))
         origin_d = codes_kd.mean(dim=0)
         spread, largest = root_mean_square(codes_kd - origin_d), codes_kd.abs().amax()
         alone = spread <= 8 * torch.finfo(codes_kd.dtype).eps * largest  # all in one place, as far as numbers can tell
         spread = torch.where(alone, torch.where(largest > 0, largest, 1), spread)
-        if known is not True:
+        if known is not None:
             spread = torch.where(known, spread, 1)
         ratio = self.spread / spread
         self.horizon.copy_((self.seen * -MEMORY_SHARE).clamp(max=-MIN_MEMORY * len(self.memory)))
