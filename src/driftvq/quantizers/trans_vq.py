@@ -24,9 +24,9 @@ class TransVQ(CodebookQuantizer):
     remembered moments, instead of trained by small steps: so it follows the encoder from the first steps on
     (:class:`driftvq.quantizers.codebooks.drift.Drift`). Without h_φ the field is that of
     :class:`driftvq.quantizers.ns_vq.NSVQ`; with it, codes that lie apart can move apart. φ itself is trained by the
-    embedding loss of the moved codes, ``mse(sg z, P_φ(c))``, whose gradient does not depend on the scale of the
-    latents. Then winners and lost codes move as in NSVQ. In evaluation the codebook is what the latest step left:
-    look-up needs no network.
+    embedding loss of the codes moved on by the rest of the field, ``mse(sg z, c + (1 - g) · s · f(c) (W + V))``, whose
+    gradient does not depend on the scale of the latents. Then winners and lost codes move as in NSVQ. In evaluation the
+    codebook is what the latest step left: look-up needs no network.
 
     The literal form of the paper is :class:`driftvq.quantizers.transformed_vq.TransVQPaper`.
 
