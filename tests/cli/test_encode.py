@@ -125,6 +125,9 @@ def test_complete_tokens_leave_nothing_to_resume(model, photos, tmp_path, capsys
     assert "tokens is complete, nothing is left to do" in capsys.readouterr().err
     assert run(*command, "--resume", "--size", "8") == 2
     assert "other settings: size was None, is 8" in capsys.readouterr().err
+    (photos / "a.png").rename(photos / "other.png")
+    assert run(*command, "--resume") == 2
+    assert "the images are not those of" in capsys.readouterr().err
     assert contents(tmp_path / "tokens") == before
 
 

@@ -12,7 +12,16 @@ from driftvq.data.sources import ImageSource
 from driftvq.models.pretrained import model_hash
 from driftvq.models.running import Room, encode_pixels, find_room, repeatable, too_small
 from driftvq.models.vqvae import VQVAE
-from driftvq.tokens.format import TokenIndex, TokenModel, check_same, finished, read_index
+from driftvq.tokens.format import (
+    NAMES,
+    SKIPPED,
+    TokenIndex,
+    TokenModel,
+    check_same,
+    finished,
+    read_index,
+    read_names,
+)
 from driftvq.tokens.reader import Tokens, open_tokens
 from driftvq.tokens.writer import TokenWriter
 
@@ -38,19 +47,19 @@ class Remaining:
         return self._source.read(self.start + index, min_side)
 
 
-def remaining_images(source: ImageSource, writer: TokenWriter) -> tuple[Remaining, frozenset[str]]:
+def remaining_images(source: ImageSource, folder: Path) -> tuple[Remaining, frozenset[str]]:
     """The images after the last one written, and the names that are known to be unreadable.
 
     A batch may report unreadable images that come after its own, so what is left begins after the last name written.
     """
-    skipped = frozenset(writer.skipped_names())
+    skipped = frozenset(read_names(folder / SKIPPED) if (folder / SKIPPED).exists() else ())
     start = 0
-    for written in writer.written_names():
+    for written in read_names(folder / NAMES):
         while start < len(source) and source.name(start) != written and source.name(start) in skipped:
             start += 1
         if start == len(source) or source.name(start) != written:
             found = repr(source.name(start)) if start < len(source) else "no more images"
-            raise ValueError(f"the images are not those of {writer.folder}: expected {written!r}, found {found}")
+            raise ValueError(f"the images are not those of {folder}: expected {written!r}, found {found}")
         start += 1
     while start < len(source) and source.name(start) in skipped:
         start += 1
@@ -113,10 +122,11 @@ def encode_source(
     settings = {**(settings or {}), "size": size, "batch_size": batch_size, "images_found": len(source)}
     if resume and not overwrite and finished(Path(out)):
         check_same(Path(out), read_index(Path(out)), TokenIndex(token_model(model), settings))
+        remaining_images(source, Path(out))  # refuses others
         return open_tokens(out)
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite, resume=resume) as writer:
         if not writer.index.complete:  # else it was killed just before the folder got its name
-            rest, known = remaining_images(source, writer)
+            rest, known = remaining_images(source, writer.folder)
             if len(rest):
                 room, told = room or find_room(model, workers), progress or _unheard
                 limits: dict[str, Any] = {"strict": strict, "max_pixels": room.image, "batch_pixels": room.at_once}

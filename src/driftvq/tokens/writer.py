@@ -187,10 +187,6 @@ class TokenWriter:
         """Names in the folder so far, in order."""
         return read_names(self.folder / NAMES)
 
-    def skipped_names(self) -> Iterator[str]:
-        """Names left out so far."""
-        return read_names(self.folder / SKIPPED)
-
     def finish(self) -> Path:
         """Complete the folder and give it its name."""
         if not self.index.complete:
