@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from driftvq import FSQ, NSVQ, ResidualVQ, make_quantizer
+from driftvq import FSQ, NSVQ, VQ, ResidualVQ, make_quantizer
 from driftvq.functional import nearest
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer
@@ -90,6 +90,19 @@ def test_no_code_is_lost_by_growing(name: str) -> None:
     used = vq(torch.cat([latents(step) for step in range(300, 330)])).indices.unique()
     assert len(used) == 128
     assert distortion(vq) < 0.6 * error
+
+
+def test_an_optimizer_that_knows_rows_and_columns_goes_on() -> None:
+    vq, x = VQ(8, 16), torch.randn(64, 8)
+    optimizer = torch.optim.Adafactor(vq.parameters(), lr=0.1)
+    for size in (16, 24):
+        vq.grow_(size, optimizer)
+        before = vq.codebook.detach().clone()
+        optimizer.zero_grad()
+        vq(x).loss.backward()
+        optimizer.step()
+        assert not torch.equal(vq.codebook, before)
+    assert optimizer.state[vq.book.codes]["row_var"].shape == (24, 1)
 
 
 def test_what_the_optimizer_knows_grows_with_the_codes() -> None:

@@ -89,5 +89,10 @@ def grow_rows_(module: nn.Module, name: str, rule: Rule, split: Split, optimizer
     rows.data = grown
     state = optimizer.state.get(rows, {}) if optimizer is not None else {}
     for key, value in state.items():
-        if isinstance(value, Tensor) and value.shape == old_shape:
+        if isinstance(value, Tensor) and _has_rows_of(old_shape, value.shape):
             state[key] = copied(value, split)
+
+
+def _has_rows_of(shape: torch.Size, own: torch.Size) -> bool:
+    """Whether a tensor of the shape ``own`` says something of each code: all of it, or one number for several."""
+    return own[:1] == shape[:1] and all(size in (1, full) for size, full in zip(own[1:], shape[1:], strict=False))
