@@ -23,7 +23,7 @@ ELSEWHERE = {
     **dict.fromkeys(("max_steps", "num_steps", "iterations"), "steps"),
     **dict.fromkeys(("output", "output_dir", "outdir", "out_dir"), "out"),
     **{"lr": "learning_rate", "bs": "batch_size", "num_workers": "workers", "dataset": "data"},
-    **{"gpus": "devices", "gpu": "accelerator"},
+    **{"gpus": "devices", "gpu": "accelerator", "accept_image_fmap": "channel_first"},
 }
 """What papers and other libraries call our settings."""
 

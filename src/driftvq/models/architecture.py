@@ -1,6 +1,5 @@
 """What a model is built of: networks by name, and the quantizer that a config describes."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from driftvq.models.model_config import NO_QUANTIZER, RESERVED, ModelConfig
 from driftvq.names import check_name, shortened
 from driftvq.quantizers import QUANTIZERS, Quantizer, make_quantizer
-from driftvq.quantizers.composite import CompositeQuantizer
+from driftvq.quantizers.quantizer import argument_names
 
 
 class Network(NamedTuple):
@@ -189,22 +188,9 @@ def build_quantizer(config: ModelConfig) -> Quantizer | None:
 
 def option_names(name: str, options: Mapping[str, Any]) -> list[str]:
     """What ``quantizer_options`` may hold for a quantizer; for a composite one, also what its inner quantizer takes."""
-    cls = QUANTIZERS[name]
-    names: dict[str, None] = {}
-    for base in cls.__mro__:
-        if "__init__" not in vars(base):
-            continue
-        parameters = inspect.signature(vars(base)["__init__"]).parameters
-        names.update(dict.fromkeys(parameters))
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            break
-        if issubclass(cls, CompositeQuantizer):
-            inner = options.get("quantizer", parameters["quantizer"].default)
-            check_name("quantizer_options['quantizer']", str(inner), QUANTIZERS)
-            rest = {option: value for option, value in options.items() if option != "quantizer"}  # it goes no deeper
-            names.update(dict.fromkeys(option_names(inner, rest)))
-            break
-    return [option for option in names if option not in {"self", "options", *RESERVED}]
+    if "quantizer" in options:
+        check_name("quantizer_options['quantizer']", str(options["quantizer"]), QUANTIZERS)
+    return [option for option in argument_names(QUANTIZERS[name], options.get("quantizer")) if option not in RESERVED]
 
 
 def _check_sizes(options: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 Shape suffixes: n latents, k codes, d dimensions.
 """
 
-from typing import ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from driftvq.functional import Metric, masked_mse, nearest_few, straight_through
-from driftvq.names import in_range, positive_int
+from driftvq.names import check_name, in_range, positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson, change_where_
 from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
@@ -20,7 +20,7 @@ from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import is_sharded, with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
 from driftvq.quantizers.finite import OWN_SCALE
-from driftvq.quantizers.quantizer import Quantizer
+from driftvq.quantizers.quantizer import Quantizer, argument_names
 from driftvq.quantizers.recomputation import may_be_recomputed, recomputing
 from driftvq.quantizers.steps import Call, Selection, Step, project
 
@@ -80,7 +80,11 @@ class CodebookQuantizer(Quantizer):
         kmeans_iters: int = 10,
         freeze_codebook: bool = False,
         channel_first: bool = False,
+        **unknown: Any,
     ) -> None:
+        for name in unknown:
+            known = [own for own in argument_names(type(self)) if own not in unknown]
+            check_name(f"argument of {type(self).__name__}", name, known)
         super().__init__(dim, codebook_size, codebook_dim, channel_first)
         self.commitment_weight = in_range("commitment_weight", commitment_weight, 0, float("inf"))
         self.estimator = make_estimator(estimator)

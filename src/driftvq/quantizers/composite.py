@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from driftvq.names import positive_int
+from driftvq.names import check_name, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson
-from driftvq.quantizers.quantizer import Quantizer, make_quantizer
+from driftvq.quantizers.quantizer import QUANTIZERS, Quantizer, argument_names, make_quantizer
 from driftvq.quantizers.recomputation import advance_
 from driftvq.quantizers.steps import LossTerms, Selection, Step
 
@@ -51,6 +51,10 @@ class CompositeQuantizer(Quantizer):
         if shared_codebook and len(set(sizes)) > 1:
             raise ValueError(f"a shared codebook has one codebook_size, got {sizes}")
         each = [options] * parts if isinstance(options, dict) else list(options)
+        if isinstance(quantizer, str):
+            known = argument_names(type(self), check_name("quantizer", quantizer, QUANTIZERS))
+            for name in each[0]:
+                check_name(f"argument of {type(self).__name__} over {quantizer!r}", name, known)
         make = partial(make_quantizer, quantizer) if isinstance(quantizer, str) else quantizer
         made = [
             make(dim=part_dim, codebook_size=size, **more)

@@ -57,6 +57,7 @@ class FSQ(Quantizer):
         symmetric: bool = False,
         channel_first: bool = False,
     ) -> None:
+        positive_int("dim", dim)
         levels = _checked_levels(codebook_size, levels)
         super().__init__(dim, math.prod(levels), len(levels), channel_first)
         self.slope = in_range("slope", slope, 1e-6, float("inf"))

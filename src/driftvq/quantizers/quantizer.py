@@ -3,6 +3,7 @@
 Shape suffixes: n latents (all positions of the batch), d dimensions, q indices per position.
 """
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -344,3 +345,25 @@ def make_quantizer(name: str, **options: Any) -> Quantizer:
         options: arguments of the constructor.
     """
     return QUANTIZERS[check_name("quantizer", name, QUANTIZERS)](**options)
+
+
+def argument_names(cls: type[Quantizer], inner: str | None = None) -> list[str]:
+    """What a constructor takes by name, and for a composite what the quantizers inside of it take.
+
+    Args:
+        cls: the class.
+        inner: name of the quantizers inside; None: the default.
+    """
+    names: dict[str, None] = {}
+    default: str | None = None
+    for init in (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)):
+        own = list(inspect.signature(init).parameters.values())[1:]
+        takes_more = any(each.kind is each.VAR_KEYWORD for each in own)
+        if takes_more or default is None:  # else it is the composites' base, which no user calls
+            names.update(dict.fromkeys(each.name for each in own if each.kind is not each.VAR_KEYWORD))
+            default = next((each.default for each in own if each.name == "quantizer"), default)
+        if not takes_more:
+            break
+    if default is not None:
+        names.update(dict.fromkeys(argument_names(QUANTIZERS[inner or default])))
+    return list(names)
