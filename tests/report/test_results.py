@@ -126,6 +126,8 @@ def test_within_the_spread(tmp_path: Path) -> None:
 def test_equal_means_are_both_the_best(tmp_path: Path) -> None:
     results = aggregate(make({"a": [1.0, 2.0], "b": [2.0, 1.0]}, tmp_path))
     assert [results.mark(row, "kid") for row in results.rows] == ["best", "best"]
+    written = aggregate(make({"a": [1.0], "b": [1.001], "c": [1.02]}, tmp_path))
+    assert [written.mark(row, "kid") for row in written.rows] == ["best", "best", None]
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:

@@ -7,7 +7,17 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from driftvq.records.comparisons import Cell, Comparison, Method, Point
-from driftvq.records.metric_table import ASIDE, METRICS, Better, State, codebook_state, decimals, expected_usage, metric
+from driftvq.records.metric_table import (
+    ASIDE,
+    METRICS,
+    Better,
+    State,
+    codebook_state,
+    decimals,
+    expected_usage,
+    metric,
+    written,
+)
 
 
 class Summary(NamedTuple):
@@ -132,8 +142,8 @@ class Results:
         )
         if best is None or name not in row.values or not row.competes:
             return None
-        if best.values[name].mean == row.values[name].mean:
-            return "best"
+        if len({written(name, each.values[name].mean, self.digits[name]) for each in (best, row)}) == 1:
+            return "best"  # readers see equal numbers
         return "within" if within_spread(row.values[name], best.values[name]) else None
 
     def count(self, status: str) -> int:
