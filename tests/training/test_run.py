@@ -339,6 +339,17 @@ def test_a_run_goes_on_with_its_images_from_any_folder(tmp_path, monkeypatch):
     assert resumed_config(tmp_path / "run", {}, {}).data == str(tmp_path / "photos")
 
 
+def test_a_resumed_run_says_that_its_images_are_others(small, tmp_path):
+    config = small(data=str(make_images(tmp_path / "photos")), steps=2)
+    train(config)
+    told = []
+    train(replace(config, steps=4), resume=True, say=told.append)
+    assert not any("changed" in line for line in told)
+    sorted((tmp_path / "photos").iterdir())[0].unlink()
+    train(replace(config, steps=6), resume=True, say=told.append)
+    assert any(line.startswith("the images have changed since: ") for line in told), told
+
+
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(tmp_path):
     write_run_files(tmp_path, TrainConfig(checkpoint_every=10), 30)
     log = tmp_path / "metrics.jsonl"

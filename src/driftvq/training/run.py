@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from lightning.fabric import Fabric
 
 from driftvq.data import Batches, ImageBatch, ImageSource, eval_batches, open_source, train_batches
 from driftvq.data.sources import absolute, same_data
-from driftvq.files import LOCK_FILE, dated_folder, locked, read_records, write_text
+from driftvq.files import LOCK_FILE, dated_folder, locked, read_object, read_records, write_text
 from driftvq.machine import environment, pick_accelerator
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.models.vqvae import count_parameters
@@ -78,8 +78,8 @@ def own_folder(folder: Path) -> Iterator[None]:
         yield
 
 
-def write_run_files(folder: Path, config: TrainConfig, steps: int) -> None:
-    """Write the config, steps resolved, and the environment; the first process does it for all."""
+def write_run_files(folder: Path, config: TrainConfig, steps: int, images: Mapping[str, int] | None = None) -> None:
+    """Write the config, steps resolved, the environment and how many images there are; the first process does it."""
     if not is_first_process():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,17 @@ def write_run_files(folder: Path, config: TrainConfig, steps: int) -> None:
     settings.pop("out")  # so that the file describes a new run as well
     settings |= {name: absolute(settings[name]) for name in ("data", "val_data")}
     write_settings(folder / CONFIG_FILE, settings)
-    write_text(folder / ENVIRONMENT_FILE, json.dumps(environment(), indent=2, ensure_ascii=False) + "\n")
+    about = environment() | ({} if images is None else {"images": images})
+    write_text(folder / ENVIRONMENT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+
+
+def changed_images(folder: Path, images: Mapping[str, int]) -> str | None:
+    """What a user should know who resumes a run whose images are no longer as many; None: they are."""
+    path = folder / ENVIRONMENT_FILE
+    before = read_object(path).get("images") if path.is_file() else None
+    if before in (None, images):
+        return None
+    return f"the images have changed since: {before} before, {images} now; the run goes on with those that are there"
 
 
 RESTING_SEED = 2**32
@@ -227,8 +237,11 @@ def train(
         if not resume:  # what cannot work has been refused by now, and left no folder
             held.enter_context(own_folder(run))
             new_run(config, run)
+        counts = {"train": len(images.train_source), "val": len(images.val_source)}
+        if resume and (changed := changed_images(run, counts)):
+            say(changed)
         if done < steps:
-            write_run_files(run, config, steps)
+            write_run_files(run, config, steps, counts)
             say(describe(config, images, model, fabric, steps, run))
         with launched(fabric, run):
             loop = TrainingLoop(config, run, steps, images, model, fabric, say, probe)
