@@ -15,11 +15,12 @@ from driftvq.quantizers.residual_vq import ResidualVQ
 
 
 class Passed(NamedTuple):
-    """What an encoding gave: codes ``b q t``, quantised latents ``b c t`` and the loss."""
+    """What an encoding gave: codes ``b q t``, quantised latents ``b c t`` and the loss; the codes' version then."""
 
     codes: Tensor
     quantized: Tensor
     loss: Tensor
+    version: int
 
 
 class Passage:
@@ -41,8 +42,10 @@ class Passage:
     def find(self, codes_bqt: Tensor) -> Tensor | None:
         """The quantised latents, with their gradient, that gave these codes."""
         self.complete = True
-        for codes, quantized, _ in reversed(self.encoded):
-            if torch.equal(codes, codes_bqt):
+        for codes, quantized, _, version in reversed(self.encoded):
+            if codes.shape != codes_bqt.shape or codes._version != version:  # they were written into since
+                continue
+            if codes.data_ptr() == codes_bqt.data_ptr() or torch.equal(codes, codes_bqt):  # the first asks no device
                 return quantized
         return None
 
@@ -73,7 +76,7 @@ class CodecAdapter(nn.Module):
     def _encoded(self, codes_bqt: Tensor, quantized: Tensor, loss: Tensor) -> Tensor:
         """The codes ``q b t``; in training what belongs to them is kept, unless it has no gradient to give."""
         if self.training and torch.is_grad_enabled():
-            self._passage.put(Passed(codes_bqt.clone(), quantized, loss))  # the caller may write into theirs
+            self._passage.put(Passed(codes_bqt, quantized, loss, codes_bqt._version))
         return codes_bqt.transpose(0, 1)
 
 
