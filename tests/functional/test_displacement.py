@@ -71,12 +71,13 @@ def test_the_ridge_knows_the_number_of_latents(scale: float) -> None:
 
 def test_agreement_is_that_of_explicit_sums() -> None:
     features, moved, weight = draw()
-    field = torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    square, product = field_agreement(field, field_moments(features, moved, weight))
-    along = (features @ field).numpy()
-    rows = list(zip(weight.numpy(), along, moved.numpy(), strict=True))
-    assert square.item() == pytest.approx(sum(w * (u @ u) for w, u, _ in rows))
-    assert product.item() == pytest.approx(sum(u @ m for _, u, m in rows))
+    fields = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    agreement = field_agreement(fields, field_moments(features, moved, weight))
+    for field, (square, product) in zip(fields, agreement.tolist(), strict=True):
+        along = (features @ field).numpy()
+        rows = list(zip(weight.numpy(), along, moved.numpy(), strict=True))
+        assert square == pytest.approx(sum(w * (u @ u) for w, u, _ in rows))
+        assert product == pytest.approx(sum(u @ m for _, u, m in rows))
 
 
 @pytest.mark.parametrize("together", [1, 25])
@@ -91,7 +92,7 @@ def test_noise_does_not_agree_though_neighbours_share_it(together: int) -> None:
         for moved in (noise, features + 1e-3 * noise):
             moments = field_moments(features[:400], moved[:400], ones)
             field = fit_field(moments, 1e-6 * torch.eye(4, dtype=torch.float64))
-            ratios.append(field_agreement(field, field_moments(features[400:], moved[400:], ones)))
+            ratios.append(field_agreement(field[None], field_moments(features[400:], moved[400:], ones))[0])
         found.append(torch.stack(ratios))
     (square, product), (steady_square, steady_product) = torch.stack(found).mean(dim=0)
     assert abs(product / square) < 0.15

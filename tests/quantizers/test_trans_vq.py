@@ -158,7 +158,7 @@ def test_the_loss_is_how_far_the_field_misses_in_the_units_of_the_latents() -> N
     vq = TransVQ(dim=4, codebook_size=32, transform="mlp", width=16, commitment_weight=0.0).double()
     train(vq, [cloud(200, seed=step).double() + 0.3 * step for step in range(8)])
     book, drift = vq.book, vq.book.parts["drift"]
-    drift.applied[1] = 0.3  # followed in full, a field is not judged
+    drift.gain.fill_(0.3)  # followed in full, a field is not judged
     codes, z = vq.codebook.clone(), cloud(20, seed=9).double() + 2
     winners = (z[:, None] - codes).square().sum(dim=2).argmin(dim=1)
     features = drift.features((codes - book.origin) / book.spread)[winners]

@@ -4,7 +4,7 @@ The paper's Eq. 12, ``ΔE(x_j) ≈ K(x_j, X) K(X, X)⁻¹ ΔE(X)``, for the kern
 form: the displacements of the latents from their codes are regressed on features f of those codes, and the fit says how
 far a code without latents has to move.
 
-Shape suffixes: n latents, r rows, p features, d dimensions.
+Shape suffixes: n latents, r rows, f fields, p features, d dimensions.
 """
 
 from typing import NamedTuple
@@ -43,15 +43,16 @@ def fit_field(moments: Tensor, ridge_pp: Tensor) -> Tensor:
     return torch.cholesky_solve(joint_pd.to(near), factor_pp).to(moments.device)
 
 
-def field_agreement(field_pd: Tensor, moments: Tensor) -> Tensor:
-    """``Σ_i w_i |u_i|²`` and ``Σ_i w_i u_i·Δ_i`` of a field u over the latents whose moments are given: ``(2,)``.
+def field_agreement(fields_fpd: Tensor, moments: Tensor) -> Tensor:
+    """``Σ_i w_i |u_i|²`` and ``Σ_i w_i u_i·Δ_i`` of fields u over the latents whose moments are given: ``(f, 2)``.
 
     For a field that was fitted to earlier batches, the errors of these latents are independent of it, so the product is
     free of them, however the latents of one batch depend on each other.
     """
     features = moments.shape[0]
     gram_pp, joint_pd = moments.split([features, moments.shape[1] - features], dim=1)
-    return torch.stack([gram_pp @ field_pd, joint_pd]).flatten(1) @ field_pd.flatten()
+    shown_f2pd = torch.stack([gram_pp @ fields_fpd, joint_pd.expand_as(fields_fpd)], dim=1)
+    return (shown_f2pd.flatten(2) @ fields_fpd.flatten(1)[:, :, None]).squeeze(2)
 
 
 class DriftMoments(NamedTuple):

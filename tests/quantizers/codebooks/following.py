@@ -64,8 +64,8 @@ class NumpyDrift:
         self.gram, self.joint = np.zeros((count, count)), np.zeros((count, dim))
         self.gram[0, 0] = 1
         self.velocity, self.field = np.zeros((count, dim)), np.zeros((count, dim))
-        self.gain, self.until = 0.0, 1.0
-        self.square, self.product = 0.0, 0.0
+        self.gain, self.until, self.unrelated = 0.0, 1.0, 0.0
+        self.square, self.lag, self.speed, self.followed, self.new = 0.0, 0.0, 0.0, 0.0, 1.0
 
     def step_(self, z_nd: Array) -> None:
         frame, total = self.frame, len(z_nd)
@@ -77,20 +77,22 @@ class NumpyDrift:
 
         kept = np.exp(-total / (constants.MEMORY * count))
         slowly = kept ** (1 / constants.PERSISTENCE)
+        persisted = max(slowly, np.exp(-total / len(self.codes)))
         distance = np.square(away).sum()
-        confirmed = self._confirmed(seen @ self.field, away, distance, max(slowly, 1 - constants.MOST_NEWS))
+        self._judge_(seen, away, distance, max(slowly, 1 - constants.MOST_NEWS))
         if due:
-            self.until = max(len(self.codes) / total, 1) ** 2
+            self.until = (constants.PATIENCE * max(len(self.codes) / total, 1)) ** 2
 
         self.gram = kept * self.gram + sum(np.outer(f, f) for f in seen)
         self.joint = kept * self.joint + sum(np.outer(f, a) for f, a in zip(seen, away, strict=True))
         ridge = constants.RIDGE * self.kinds / count * self.gram[0, 0] * np.eye(count)
         self.field = np.linalg.solve(self.gram + ridge, self.joint) + self.velocity
 
-        self.gain = confirmed * min(self.product * self.until / constants.FOLLOWED_SHARE, 1)
+        self.gain = self._confirmed() * self._need()
+        self.unrelated = (1 - persisted) / (1 + persisted) * self.gain**2
         applied = self.gain * self.field
         self.joint = self.joint - self.gram @ (applied - self.velocity)
-        self.velocity = slowly * self.velocity + (1 - slowly) * applied
+        self.velocity = persisted * self.velocity + (1 - persisted) * applied
         self.codes = self.codes + frame.spread * every @ applied
         if due:
             frame.limit = OUTLIER * max(np.sqrt(distance / total), LEAST_REACH)
@@ -99,14 +101,27 @@ class NumpyDrift:
     def rescale_(self, ratio: float) -> None:
         self.joint, self.velocity, self.field = self.joint * ratio, self.velocity * ratio, self.field * ratio
 
-    def _confirmed(self, before_nd: Array, away_nd: Array, distance: float, kept: float) -> float:
-        """How much of the field before this one the batch confirms; what was applied counts as confirmed."""
+    def _judge_(self, seen_np: Array, away_nd: Array, distance: float, kept: float) -> None:
+        """What the batch shows of the field before it and of the velocity, in shares of the squared distances."""
+        before_nd = seen_np @ self.field
         square = np.square(before_nd).sum()
-        product = (before_nd * away_nd).sum() + constants.CREDIT * self.gain * square
-        unit = max(distance, square)
-        self.square = kept * self.square + (1 - kept) * square / unit
-        self.product = kept * self.product + (1 - kept) * product / unit
-        return float(np.clip(self.product / self.square, 0, 1)) if self.square > 0 else 0.0
+        unit, new = max(distance, square), 1 - kept
+        speed = np.square(seen_np @ self.velocity).sum() - self.unrelated * square
+        self.square += new * (square / unit - self.square)
+        self.lag += new * ((before_nd * away_nd).sum() / unit - self.lag)
+        self.speed += new * (speed / unit - self.speed)
+        self.followed += new * (self.gain * square / unit - self.followed)
+        self.new *= kept
+
+    def _confirmed(self) -> float:
+        """How much of the field the batches after it confirm; most of what was applied counts as confirmed."""
+        product = self.lag + constants.CREDIT * self.followed
+        return float(np.clip(product / self.square, 0, 1)) if self.square > 0 else 0.0
+
+    def _need(self) -> float:
+        """How far codes would fall behind without the drift."""
+        lag, speed = max(self.lag, 0) / constants.NEEDED_SHARE, max(self.speed, 0) / constants.NEEDED_SHARE
+        return min(lag**2 + self.until * speed + self.new, 1.0)
 
 
 class NumpyWinners:

@@ -131,7 +131,7 @@ def trained_drift() -> Drift:
     torch.manual_seed(0)
     drift = Drift(NetworkFeatures(DIM, BoundedLayer(DIM, 5), 5, together=False)).double()
     nn.init.normal_(drift.field)
-    drift.applied[1] = 0.6
+    drift.gain.fill_(0.6)
     return drift
 
 

@@ -6,6 +6,7 @@ Shape suffixes: n latents, k codes, r rows (codes or latents), d dimensions, p f
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import field_agreement, field_moments, fit_field
@@ -19,7 +20,7 @@ MEMORY = 1.0
 """Latents per feature that a fit remembers."""
 
 PERSISTENCE = 24.0
-"""How many times as long the velocity is remembered."""
+"""How many times as long the evidence for it is remembered; the velocity at least so long, and one latent per code."""
 
 CREDIT = 0.7
 """How much of what was applied counts as confirmed. Where codes lie close, latents go over to other codes and do not
@@ -34,9 +35,11 @@ EXACT = 1e-6
 MOST_FOUND = 2.0
 """More evidence than latents can give, unless the moments have lost all digits."""
 
-FOLLOWED_SHARE = 0.25
-"""A drift is followed in full where, until a code is selected again, it makes up this share of the latents' squared
-distance from their codes."""
+NEEDED_SHARE = 0.25
+"""A drift is needed in full where it makes up this share of the latents' squared distance from their codes."""
+
+PATIENCE = 4.0
+"""A code that is selected rarely waits so many times as long for its next latent as the others do on average."""
 
 
 class Drift(Part):
@@ -46,10 +49,12 @@ class Drift(Part):
       are remembered over batches, counted in latents, so that a batch of any size contributes; what was applied is
       taken out of the memory.
     - V is the velocity, a longer mean of what was applied: latents that drifted will drift on.
-    - g is how much of the field u the *next* batches confirmed, ``Σ u·(Δ + 0.7 g u) / Σ |u|²`` between 0 and 1, where Δ
-      is what is left of it and g u was applied; and less where the drift is short beside the distance of the latents
-      from their codes, counted until a code is selected again: no code gets lost to such a drift, and codes that stay
-      where they are hold the encoder in place.
+    - ``g = p · need``. p is how much of the field u the *next* batches confirmed, ``Σ u·(Δ + 0.7 g u) / Σ |u|²``, where
+      Δ is what is left of it and g u was applied. The need is how far codes would fall behind without it, in squared
+      distances of the latents from their codes: ``(4 lag)² + 4 (4 K/N)² |V|²``, where the lag ``Σ u·Δ`` is what the
+      codes have not caught up with, and the velocity is counted until a rarely selected code has its next latent; new
+      codes need it in any case. Both are between 0 and 1. Where there is no need, no code gets lost, and codes that
+      stay hold the encoder in place.
 
     Args:
         features: f.
@@ -58,17 +63,21 @@ class Drift(Part):
         moments: remembered sums of features × (features, displacements) ``(p, p + d)``.
         velocity: V ``(p, d)``.
         field: W + V of the latest step ``(p, d)``.
-        applied: 0, and g of the latest step.
-        evidence: recent means of the field's square, and of its product with what the next batch showed, in shares of
-            the latents' squared distance from their codes.
-        rates: how fast the fit and the velocity are forgotten, per latent; ridge: R of the fit. Both never change.
-        until: square of the number of steps until a code is selected again, on average, over :data:`FOLLOWED_SHARE`.
+        gain: g of the latest step.
+        applied: what the latest step adds to the evidence per square of its field, ``(0, 0, -m g², g, 0)``; a mean
+            of unrelated steps, as V is one, has the square m g² |u|².
+        evidence: recent means, in shares of the latents' squared distance from their codes: of the field's square, of
+            the lag, of the velocity's square as far as steps are related, and of what was applied; last how new the
+            codes are, from 1 to 0.
+        rates: how fast the fit, the evidence and the velocity are forgotten, per latent; ridge: R of the fit.
+        until: square of the steps until a rarely selected code has its next latent, over :data:`NEEDED_SHARE`.
     """
 
     training_state: ClassVar[tuple[str, ...]] = (
         "moments",
         "velocity",
         "field",
+        "gain",
         "applied",
         "evidence",
         "until",
@@ -78,6 +87,7 @@ class Drift(Part):
     moments: Tensor
     velocity: Tensor
     field: Tensor
+    gain: Tensor
     applied: Tensor
     evidence: Tensor
     until: Tensor
@@ -91,20 +101,16 @@ class Drift(Part):
         self.register_buffer("moments", torch.zeros(features.count, sum(shape)))
         self.register_buffer("velocity", torch.zeros(shape))
         self.register_buffer("field", torch.zeros(shape))
-        self.register_buffer("applied", torch.zeros(2))
-        self.register_buffer("evidence", torch.zeros(2))
+        self.register_buffer("gain", torch.zeros(()))
+        self.register_buffer("applied", torch.zeros(5))
+        self.register_buffer("evidence", torch.zeros(5))
         self.register_buffer("until", torch.ones(()))
         forgetting, groups = -1 / (MEMORY * features.count), features.groups()
-        self.register_buffer("rates", torch.tensor([forgetting, forgetting / PERSISTENCE]))
+        self.register_buffer("rates", torch.tensor([forgetting, *[forgetting / PERSISTENCE] * 2]))
         # As if the features of each kind together had mean square 1: n of them are divided by √n.
         ridge_p = torch.cat([torch.full((n,), float(n)) for n in groups]) * (RIDGE * len(groups) / features.count)
         self.register_buffer("ridge", ridge_p.diag())
         self.reset_()
-
-    @property
-    def gain(self) -> Tensor:
-        """G of the latest step."""
-        return self.applied[1]
 
     def prepare(self, seen: Seen) -> Seen:
         """Where there are more latents than codes, a row per code: the moments and the gradients are the same."""
@@ -119,15 +125,19 @@ class Drift(Part):
 
     def forward(self, moved_kd: Tensor | None, batch: Batch) -> Tensor:
         (moments,) = batch.shared
-        kept = torch.exp(batch.total * self.rates.to(moments))
-        news = 1 - kept[1]
-        gain = self._judge_(moments, batch, news)
-        self.moments.mul_(kept[0]).add_(moments)
+        if batch.look is not False:
+            self._look_(batch)
+        kept, evidenced, persisted = torch.exp(batch.total * self.rates.to(moments)).unbind()
+        self._judge_(moments, batch, (1 - evidenced).clamp(max=MOST_NEWS))
+        gain = self._gain(moments, batch)
+        self.moments.mul_(kept).add_(moments)
         field_pd = fit_field(self.moments.to(moments), self.ridge.to(moments)) + self.velocity.to(moments)
         step_pd = gain * field_pd
-        self._remember_(step_pd, news)
+        self._remember_(step_pd, 1 - persisted)
         self.field.copy_(field_pd)
-        self.applied[1].copy_(gain)
+        self.gain.copy_(gain)
+        self.applied[2].copy_((persisted - 1) / (persisted + 1) * gain.square())
+        self.applied[3].copy_(gain)
         drift_kd = self._everywhere(batch.seen, step_pd)
         return drift_kd if moved_kd is None else moved_kd + drift_kd
 
@@ -137,25 +147,31 @@ class Drift(Part):
             return rows.features.detach() @ step_pd
         return self.features.moved(seen.codes, step_pd)
 
-    def _judge_(self, moments: Tensor, batch: Batch, news: Tensor) -> Tensor:
-        """The gain g of this step, from what these latents show of the field before it."""
-        tiny = torch.finfo(moments.dtype).tiny
-        agreement = field_agreement(self.field.to(moments), moments)
-        square = agreement[0]
-        found = torch.addcmul(agreement, self.applied.to(moments), square, value=CREDIT)
+    def _look_(self, batch: Batch) -> None:
+        """What depends on how often a code is selected, which changes slowly."""
+        codes, tiny = len(batch.memory), torch.finfo(batch.total.dtype).tiny
+        selected = (batch.total / codes).clamp(min=tiny**0.25, max=1)
+        until = PATIENCE**2 / (NEEDED_SHARE * selected.square())
+        known = batch.total > 0
+        if isinstance(batch.look, Tensor):
+            known = known & batch.look
+        self.until.copy_(torch.where(known, until, self.until.to(until)))
+        self.rates[2].fill_(-1 / max(PERSISTENCE * MEMORY * self.features.count, codes))
+        self.evidence.clamp_(min=-MOST_FOUND, max=MOST_FOUND)
+
+    def _judge_(self, moments: Tensor, batch: Batch, news: Tensor) -> None:
+        """Take in what these latents show of the field before them."""
+        agreement = field_agreement(torch.stack([self.field, self.velocity]).to(moments), moments)
+        square = agreement[0, 0]
+        found = torch.addcmul(F.pad(agreement.flatten()[:3], (0, 2)), self.applied.to(moments), square)
         found = found / torch.maximum(batch.unit, square).clamp(min=EXACT)
-        self.evidence.lerp_(found.to(self.evidence), news.clamp(max=MOST_NEWS).to(self.evidence))
-        length, confirmed = self.evidence.to(moments).unbind()
-        if batch.look is not False:
-            selected = (batch.total / len(batch.memory)).clamp(min=tiny**0.25, max=1)
-            until = 1 / (FOLLOWED_SHARE * selected.square())
-            known = batch.total > 0
-            if isinstance(batch.look, Tensor):
-                known = known & batch.look
-            self.until.copy_(torch.where(known, until, self.until.to(until)))
-            self.evidence.clamp_(min=-MOST_FOUND, max=MOST_FOUND)
-        share = torch.minimum(confirmed * self.until.to(moments), batch.total).clamp(max=1)
-        return (confirmed / length.clamp(min=tiny)).clamp(min=0, max=1) * share
+        self.evidence.lerp_(found.to(self.evidence), news.to(self.evidence))
+
+    def _gain(self, moments: Tensor, batch: Batch) -> Tensor:
+        length, lag, speed, applied, new = self.evidence.to(moments).unbind()
+        confirmed = torch.add(lag, applied, alpha=CREDIT) / length.clamp(min=torch.finfo(moments.dtype).tiny)
+        need = (lag / NEEDED_SHARE).clamp(min=0).square() + self.until.to(moments) * speed.clamp(min=0) + new
+        return confirmed.clamp(min=0, max=1) * torch.minimum(need, batch.total).clamp(max=1)
 
     def _remember_(self, step_pd: Tensor, news: Tensor) -> None:
         """Keep the moments as the moved codes will see them, if the latents go on with their velocity."""
@@ -189,8 +205,9 @@ class Drift(Part):
         self.field.mul_(ratio)
 
     def reset_(self) -> None:
-        for buffer in (self.moments, self.velocity, self.field, self.applied):
+        for buffer in (self.moments, self.velocity, self.field, self.gain, self.applied, self.evidence):
             buffer.zero_()
+        self.evidence[-1] = 1
         self.moments[0, 0] = 1  # one latent, without displacement: there is always something to divide by
 
     def readings(self) -> dict[str, float]:
