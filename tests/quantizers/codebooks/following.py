@@ -65,7 +65,7 @@ class NumpyDrift:
         self.gram[0, 0] = 1
         self.velocity, self.field = np.zeros((count, dim)), np.zeros((count, dim))
         self.gain, self.until, self.unrelated = 0.0, 1.0, 0.0
-        self.square, self.lag, self.speed, self.followed, self.new = 0.0, 0.0, 0.0, 0.0, 1.0
+        self.square, self.lag, self.speed = 0.0, 0.0, constants.NEEDED_SHARE / constants.PATIENCE**2
 
     def step_(self, z_nd: Array) -> None:
         frame, total = self.frame, len(z_nd)
@@ -79,17 +79,20 @@ class NumpyDrift:
         slowly = kept ** (1 / constants.PERSISTENCE)
         persisted = max(slowly, np.exp(-total / len(self.codes)))
         distance = np.square(away).sum()
-        self._judge_(seen, away, distance, max(slowly, 1 - constants.MOST_NEWS))
         if due:
+            self.unrelated = (1 - persisted) / (1 + persisted)
             self.until = (constants.PATIENCE * max(len(self.codes) / total, 1)) ** 2
+
+        interval = self._interval(total)
+        if (frame.since - 1 - FIRST_LOOKS) % interval == 0:
+            self._judge_(seen, away, distance, interval * min(1 - slowly, constants.MOST_NEWS))
+            self.gain = self._confirmed() * self._need()
 
         self.gram = kept * self.gram + sum(np.outer(f, f) for f in seen)
         self.joint = kept * self.joint + sum(np.outer(f, a) for f, a in zip(seen, away, strict=True))
         ridge = constants.RIDGE * self.kinds / count * self.gram[0, 0] * np.eye(count)
         self.field = np.linalg.solve(self.gram + ridge, self.joint) + self.velocity
 
-        self.gain = self._confirmed() * self._need()
-        self.unrelated = (1 - persisted) / (1 + persisted) * self.gain**2
         applied = self.gain * self.field
         self.joint = self.joint - self.gram @ (applied - self.velocity)
         self.velocity = persisted * self.velocity + (1 - persisted) * applied
@@ -101,27 +104,30 @@ class NumpyDrift:
     def rescale_(self, ratio: float) -> None:
         self.joint, self.velocity, self.field = self.joint * ratio, self.velocity * ratio, self.field * ratio
 
-    def _judge_(self, seen_np: Array, away_nd: Array, distance: float, kept: float) -> None:
+    def _interval(self, total: int) -> int:
+        """Steps between two judgements: with many latents per code little changes from one to the next."""
+        per_code = total // len(self.codes)
+        return 4 if per_code >= 4 else 2 if per_code >= 2 else 1
+
+    def _judge_(self, seen_np: Array, away_nd: Array, distance: float, new: float) -> None:
         """What the batch shows of the field before it and of the velocity, in shares of the squared distances."""
         before_nd = seen_np @ self.field
         square = np.square(before_nd).sum()
-        unit, new = max(distance, square), 1 - kept
-        speed = np.square(seen_np @ self.velocity).sum() - self.unrelated * square
+        unit = max(distance, square)
         self.square += new * (square / unit - self.square)
         self.lag += new * ((before_nd * away_nd).sum() / unit - self.lag)
-        self.speed += new * (speed / unit - self.speed)
-        self.followed += new * (self.gain * square / unit - self.followed)
-        self.new *= kept
+        self.speed += new * (np.square(seen_np @ self.velocity).sum() / unit - self.speed)
 
     def _confirmed(self) -> float:
         """How much of the field the batches after it confirm; most of what was applied counts as confirmed."""
-        product = self.lag + constants.CREDIT * self.followed
-        return float(np.clip(product / self.square, 0, 1)) if self.square > 0 else 0.0
+        shown = self.lag / self.square if self.square > 0 else 0.0
+        return float(np.clip(shown + constants.CREDIT * self.gain, 0, 1))
 
     def _need(self) -> float:
         """How far codes would fall behind without the drift."""
-        lag, speed = max(self.lag, 0) / constants.NEEDED_SHARE, max(self.speed, 0) / constants.NEEDED_SHARE
-        return min(lag**2 + self.until * speed + self.new, 1.0)
+        speed = self.speed - self.unrelated * self.gain**2 * self.square
+        lag, speed = max(self.lag, 0) / constants.NEEDED_SHARE, max(speed, 0) / constants.NEEDED_SHARE
+        return min(lag**2 + self.until * speed, 1.0)
 
 
 class NumpyWinners:

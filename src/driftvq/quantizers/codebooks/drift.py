@@ -6,7 +6,6 @@ Shape suffixes: n latents, k codes, r rows (codes or latents), d dimensions, p f
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import field_agreement, field_moments, fit_field
@@ -38,7 +37,7 @@ MOST_FOUND = 2.0
 NEEDED_SHARE = 0.25
 """A drift is needed in full where it makes up this share of the latents' squared distance from their codes."""
 
-PATIENCE = 4.0
+PATIENCE = 2.0
 """A code that is selected rarely waits so many times as long for its next latent as the others do on average."""
 
 
@@ -51,10 +50,9 @@ class Drift(Part):
     - V is the velocity, a longer mean of what was applied: latents that drifted will drift on.
     - ``g = p · need``. p is how much of the field u the *next* batches confirmed, ``Σ u·(Δ + 0.7 g u) / Σ |u|²``, where
       Δ is what is left of it and g u was applied. The need is how far codes would fall behind without it, in squared
-      distances of the latents from their codes: ``(4 lag)² + 4 (4 K/N)² |V|²``, where the lag ``Σ u·Δ`` is what the
-      codes have not caught up with, and the velocity is counted until a rarely selected code has its next latent; new
-      codes need it in any case. Both are between 0 and 1. Where there is no need, no code gets lost, and codes that
-      stay hold the encoder in place.
+      distances of the latents from their codes: ``(4 lag)² + 4 (2 K/N)² |V|²``, where the lag ``Σ u·Δ`` is what the
+      codes have not caught up with, and the velocity is counted until a rarely selected code has its next latent. Both
+      are between 0 and 1. Where there is no need, no code gets lost, and codes that stay hold the encoder in place.
 
     Args:
         features: f.
@@ -63,14 +61,12 @@ class Drift(Part):
         moments: remembered sums of features × (features, displacements) ``(p, p + d)``.
         velocity: V ``(p, d)``.
         field: W + V of the latest step ``(p, d)``.
-        gain: g of the latest step.
-        applied: what the latest step adds to the evidence per square of its field, ``(0, 0, -m g², g, 0)``; a mean
-            of unrelated steps, as V is one, has the square m g² |u|².
-        evidence: recent means, in shares of the latents' squared distance from their codes: of the field's square, of
-            the lag, of the velocity's square as far as steps are related, and of what was applied; last how new the
-            codes are, from 1 to 0.
+        gain: g, as it was last judged: with each relocation of lost codes.
+        evidence: recent means of |u|², of the lag and of |V|², in shares of the latents' squared distance from their
+            codes; of new codes a drift is expected.
         rates: how fast the fit, the evidence and the velocity are forgotten, per latent; ridge: R of the fit.
         until: square of the steps until a rarely selected code has its next latent, over :data:`NEEDED_SHARE`.
+        unrelated: |V|² over |g u|², if steps had nothing to do with each other.
     """
 
     training_state: ClassVar[tuple[str, ...]] = (
@@ -78,9 +74,9 @@ class Drift(Part):
         "velocity",
         "field",
         "gain",
-        "applied",
         "evidence",
         "until",
+        "unrelated",
         "rates",
         "ridge",
     )
@@ -88,9 +84,9 @@ class Drift(Part):
     velocity: Tensor
     field: Tensor
     gain: Tensor
-    applied: Tensor
     evidence: Tensor
     until: Tensor
+    unrelated: Tensor
     rates: Tensor
     ridge: Tensor
 
@@ -102,9 +98,9 @@ class Drift(Part):
         self.register_buffer("velocity", torch.zeros(shape))
         self.register_buffer("field", torch.zeros(shape))
         self.register_buffer("gain", torch.zeros(()))
-        self.register_buffer("applied", torch.zeros(5))
-        self.register_buffer("evidence", torch.zeros(5))
+        self.register_buffer("evidence", torch.zeros(3))
         self.register_buffer("until", torch.ones(()))
+        self.register_buffer("unrelated", torch.zeros(()))
         forgetting, groups = -1 / (MEMORY * features.count), features.groups()
         self.register_buffer("rates", torch.tensor([forgetting, *[forgetting / PERSISTENCE] * 2]))
         # As if the features of each kind together had mean square 1: n of them are divided by √n.
@@ -127,17 +123,15 @@ class Drift(Part):
         (moments,) = batch.shared
         if batch.look is not False:
             self._look_(batch)
-        kept, evidenced, persisted = torch.exp(batch.total * self.rates.to(moments)).unbind()
-        self._judge_(moments, batch, (1 - evidenced).clamp(max=MOST_NEWS))
-        gain = self._gain(moments, batch)
-        self.moments.mul_(kept).add_(moments)
+        kept = torch.exp(batch.total * self.rates.to(moments))
+        news = 1 - kept
+        if batch.due is not False:
+            self._judge_(moments, batch, news[1].clamp(max=MOST_NEWS) * batch.interval)
+        self.moments.mul_(kept[0]).add_(moments)
         field_pd = fit_field(self.moments.to(moments), self.ridge.to(moments)) + self.velocity.to(moments)
-        step_pd = gain * field_pd
-        self._remember_(step_pd, 1 - persisted)
+        step_pd = torch.minimum(self.gain.to(moments), batch.total) * field_pd
+        self._remember_(step_pd, news[2])
         self.field.copy_(field_pd)
-        self.gain.copy_(gain)
-        self.applied[2].copy_((persisted - 1) / (persisted + 1) * gain.square())
-        self.applied[3].copy_(gain)
         drift_kd = self._everywhere(batch.seen, step_pd)
         return drift_kd if moved_kd is None else moved_kd + drift_kd
 
@@ -157,21 +151,26 @@ class Drift(Part):
             known = known & batch.look
         self.until.copy_(torch.where(known, until, self.until.to(until)))
         self.rates[2].fill_(-1 / max(PERSISTENCE * MEMORY * self.features.count, codes))
+        self.unrelated.copy_(torch.where(known, (-self.rates[2] * batch.total / 2).tanh(), self.unrelated))
         self.evidence.clamp_(min=-MOST_FOUND, max=MOST_FOUND)
 
     def _judge_(self, moments: Tensor, batch: Batch, news: Tensor) -> None:
-        """Take in what these latents show of the field before them."""
-        agreement = field_agreement(torch.stack([self.field, self.velocity]).to(moments), moments)
-        square = agreement[0, 0]
-        found = torch.addcmul(F.pad(agreement.flatten()[:3], (0, 2)), self.applied.to(moments), square)
-        found = found / torch.maximum(batch.unit, square).clamp(min=EXACT)
+        """The gain g, from what these latents show of the field before them."""
+        found = field_agreement(torch.stack([self.field, self.velocity]).to(moments), moments).flatten()[:3]
+        found = found / torch.maximum(batch.unit, found[0]).clamp(min=EXACT)
+        if isinstance(batch.due, Tensor):
+            news = news * batch.due
         self.evidence.lerp_(found.to(self.evidence), news.to(self.evidence))
+        gain = self._gain(self.evidence.to(moments), self.gain.to(moments))
+        self.gain.copy_(torch.where(batch.due, gain, self.gain.to(gain)) if isinstance(batch.due, Tensor) else gain)
 
-    def _gain(self, moments: Tensor, batch: Batch) -> Tensor:
-        length, lag, speed, applied, new = self.evidence.to(moments).unbind()
-        confirmed = torch.add(lag, applied, alpha=CREDIT) / length.clamp(min=torch.finfo(moments.dtype).tiny)
-        need = (lag / NEEDED_SHARE).clamp(min=0).square() + self.until.to(moments) * speed.clamp(min=0) + new
-        return confirmed.clamp(min=0, max=1) * torch.minimum(need, batch.total).clamp(max=1)
+    def _gain(self, evidence: Tensor, before: Tensor) -> Tensor:
+        length, lag, speed = evidence.unbind()
+        confirmed = torch.add(lag / length.clamp(min=torch.finfo(length.dtype).tiny), before, alpha=CREDIT)
+        speed = torch.addcmul(speed, self.unrelated.to(length) * length, before.square(), value=-1).clamp(min=0)
+        lag = lag.clamp(min=0)
+        need = torch.addcmul(self.until.to(length) * speed, lag, lag, value=NEEDED_SHARE**-2)
+        return confirmed.clamp(min=0, max=1) * need.clamp(max=1)
 
     def _remember_(self, step_pd: Tensor, news: Tensor) -> None:
         """Keep the moments as the moved codes will see them, if the latents go on with their velocity."""
@@ -205,9 +204,9 @@ class Drift(Part):
         self.field.mul_(ratio)
 
     def reset_(self) -> None:
-        for buffer in (self.moments, self.velocity, self.field, self.gain, self.applied, self.evidence):
+        for buffer in (self.moments, self.velocity, self.field, self.gain, self.evidence):
             buffer.zero_()
-        self.evidence[-1] = 1
+        self.evidence[2] = NEEDED_SHARE / PATIENCE**2
         self.moments[0, 0] = 1  # one latent, without displacement: there is always something to divide by
 
     def readings(self) -> dict[str, float]:
