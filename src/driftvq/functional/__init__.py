@@ -25,8 +25,7 @@ from driftvq.functional.losses import (
     masked_mse,
     orthogonal_loss,
 )
-from driftvq.functional.search import WAYS, Way, highest_logit, nearest, nearest_few
-from driftvq.functional.search_ways import METRICS, Metric
+from driftvq.functional.search import METRICS, WAYS, Metric, Way, highest_logit, nearest, nearest_few
 from driftvq.functional.soft import gumbel_softmax, index_softmax, soft_usage
 from driftvq.functional.transport import (
     Gaussian,

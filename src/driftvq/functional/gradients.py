@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from driftvq.functional.blocks import operator
 from driftvq.functional.losses import Kernel, kernel_transfer
 
 
@@ -20,10 +21,7 @@ def straight_through(z_nd: Tensor, codes_nd: Tensor) -> Tensor:
 def modified_straight_through(z_nd: Tensor, codes_nd: Tensor, divisor: float | Tensor | None = None) -> Tensor:
     """``z + sg(c - z) + 2/d · (c - sg c)`` (Eq. 18, A21): the winning code receives 2/d of the gradient as well.
 
-    Args:
-        z_nd: latents ``(n, d)``.
-        codes_nd: the code of each latent ``(n, d)``, differentiable.
-        divisor: d; the number of latents by default, as in the paper (the published code has latents × dimensions).
+    The divisor d is the number of latents by default, as in the paper (the published code has latents × dimensions).
     """
     d = max(z_nd.shape[0], 1) if divisor is None else divisor
     return straight_through(z_nd, codes_nd) + _zero(codes_nd) * (2 / d)
@@ -64,16 +62,7 @@ def spread_gradient(z_nd: Tensor, codebook_kd: Tensor, kernel: Kernel, bandwidth
     Added to an estimator's output, it hands code k the gradient ``Σ_i w_ik g_i``. The weights are constants, as in the
     kernel loss. Nothing of size n × k is kept: the weights are computed again in the backward pass.
     """
-    zero_nd: Tensor = _spread_op(z_nd.detach(), codebook_kd, kernel, bandwidth, gain)
-    return zero_nd
-
-
-@torch.library.custom_op("driftvq::spread_gradient", mutates_args=())
-def _spread_op(z_nd: Tensor, codebook_kd: Tensor, kernel: str, bandwidth: Tensor, gain: float) -> Tensor:
-    return torch.zeros_like(z_nd)
-
-
-_spread_op.register_fake(lambda z_nd, *rest: torch.empty_like(z_nd))
+    return _spread_op(z_nd.detach(), codebook_kd, kernel, bandwidth, gain)
 
 
 def _spread_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
@@ -88,7 +77,9 @@ def _spread_backward(ctx, grad_nd):  # type: ignore[no-untyped-def]
     return None, grad_kd, None, None, None
 
 
-_spread_op.register_autograd(_spread_backward, setup_context=_spread_setup)
+@operator("spread_gradient", lambda z_nd, *rest: torch.empty_like(z_nd), _spread_backward, _spread_setup)
+def _spread_op(z_nd: Tensor, codebook_kd: Tensor, kernel: str, bandwidth: Tensor, gain: float) -> Tensor:
+    return torch.zeros_like(z_nd)
 
 
 def _zero(x: Tensor) -> Tensor:

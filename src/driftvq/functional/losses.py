@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.blocks import block_rows, row_blocks
+from driftvq.functional.blocks import block_rows, index_like, operator, row_blocks
 
 Kernel = Literal["gaussian", "softmax"]
 KERNELS: tuple[Kernel, ...] = ("gaussian", "softmax")
@@ -27,16 +27,7 @@ def kernel_transfer(
     (softmax; the published code has gain 0.01·K).
 
     The one primitive behind NS-VQ's literal forms: with values ``[x, 1]`` it yields the kernel-weighted sums and masses
-    of its codebook update, with values the decoder's gradient it yields the ΔE variant. Distances, winners and weights
-    live for one block of latents; two matmuls do the work.
-
-    Args:
-        x_nd: latents ``(n, d)``.
-        codebook_kd: codes ``(k, d)``.
-        values_nv: what each latent carries ``(n, v)``.
-        kernel: ``"gaussian"`` or ``"softmax"``.
-        bandwidth: b, a scalar tensor.
-        gain: factor of the softmax kernel.
+    of its codebook update, with values the decoder's gradient it yields the ΔE variant.
 
     Returns:
         The selected codes ``(n,)`` and the transferred values ``(k, v)``. No gradient flows through either.
@@ -44,11 +35,13 @@ def kernel_transfer(
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
     x_nd, codebook_kd, values_nv = x_nd.detach(), codebook_kd.detach(), values_nv.detach()
-    indices_n, transferred_kv = _kernel_transfer_op(x_nd, codebook_kd, values_nv, kernel, bandwidth, gain)
-    return indices_n, transferred_kv
+    return _kernel_transfer_op(x_nd, codebook_kd, values_nv, kernel, bandwidth, gain)
 
 
-@torch.library.custom_op("driftvq::kernel_transfer", mutates_args=())
+@operator(
+    "kernel_transfer",
+    lambda x_nd, codes_kd, values_nv, *_: (index_like(x_nd), values_nv.new_empty(len(codes_kd), values_nv.shape[1])),
+)
 def _kernel_transfer_op(
     x_nd: Tensor, codebook_kd: Tensor, values_nv: Tensor, kernel: str, bandwidth: Tensor, gain: float
 ) -> tuple[Tensor, Tensor]:
@@ -78,14 +71,6 @@ def _kernel_transfer_op(
         weights_bk.scatter_(1, indices_n[rows, None], 0)
         transferred_kv.addmm_(weights_bk.t(), values_nv[rows])
     return indices_n, transferred_kv
-
-
-_kernel_transfer_op.register_fake(
-    lambda x_nd, codebook_kd, values_nv, *rest: (
-        x_nd.new_empty(x_nd.shape[0], dtype=torch.int64),
-        values_nv.new_empty(codebook_kd.shape[0], values_nv.shape[1]),
-    )
-)
 
 
 def masked_mse(a_nd: Tensor, b_nd: Tensor, valid_n: Tensor | None = None) -> Tensor:
@@ -122,22 +107,13 @@ def kernel_codebook_loss(
     ``L = 1/(ND) · Σ_i [ |sg x_i - c_win|² + Σ_{k≠win} sg(w_ik) |sg x_i - c_k|² ]``
 
     Its gradient has a closed form, ``2/(ND) · (diag(Wᵀ1) C - Wᵀ X)`` with a weight of 1 for winners, computed block by
-    block in the forward pass; autograd keeps K × D numbers and nothing else.
-
-    Args:
-        x_nd: latents ``(n, d)``; no gradient reaches them.
-        codebook_kd: codes ``(k, d)``.
-        kernel, bandwidth, gain: see :func:`driftvq.functional.kernel_transfer`.
-        valid_n: boolean ``(n,)``; latents where it is False do not count.
-
-    Returns:
-        The scalar loss and the selected codes ``(n,)``.
+    block in the forward pass; autograd keeps K × D numbers and nothing else. ``kernel``, ``bandwidth`` and ``gain`` are
+    those of :func:`driftvq.functional.kernel_transfer`. Returns the loss and the selected codes ``(n,)``.
 
     The paper prints the second term without the square and without a stop-gradient on the weight; only this form has
     its Eq. 17 as gradient.
     """
-    x_nd = x_nd.detach()
-    codes_kd = codebook_kd.detach()
+    x_nd, codes_kd = x_nd.detach(), codebook_kd.detach()
     origin_d = codes_kd.mean(dim=0)
     valid_n1 = x_nd.new_ones(len(x_nd), 1) if valid_n is None else valid_n[:, None].to(x_nd.dtype)
     indices_n, mass_k, sums_kd, squares_k = kernel_moments(
@@ -156,11 +132,7 @@ def kernel_codebook_loss(
 def kernel_moments(
     x_nd: Tensor, codebook_kd: Tensor, kernel: Kernel, bandwidth: Tensor, gain: float, weight_n1: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Kernel mass, weighted sum of latents and of their squares that each code received as a non-winner.
-
-    Returns:
-        Selected codes ``(n,)``, masses ``(k,)``, sums ``(k, d)``, sums of squares ``(k,)``.
-    """
+    """Selected codes ``(n,)``; what each code received as a non-winner: mass, sum of latents, sum of their squares."""
     squares_n1 = x_nd.square().sum(dim=1, keepdim=True)
     values_nv = torch.cat([x_nd, torch.ones_like(squares_n1), squares_n1], dim=1) * weight_n1
     indices_n, moments_kv = kernel_transfer(x_nd, codebook_kd, values_nv, kernel, bandwidth, gain)
