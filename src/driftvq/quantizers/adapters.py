@@ -1,6 +1,7 @@
 """Quantizers behind the calls of other packages: taming, diffusers, LlamaGen, SimVQ and Open-MAGVIT2.
 
-The codecs of audio are in :mod:`driftvq.quantizers.codec_adapters`.
+They take quantizers with ``channel_first=True`` and one index per position. The codecs of audio are in
+:mod:`driftvq.quantizers.codec_adapters`.
 """
 
 from typing import Any, NamedTuple
@@ -15,15 +16,7 @@ RECENT_STEPS = 100
 
 
 class ImageAdapter(nn.Module):
-    """Base: a quantizer with one index per position, for latents ``b c h w``.
-
-    Attributes:
-        vq: the quantizer itself.
-        e_dim: channels of the latents; diffusers' name for it is ``vq_embed_dim``.
-        beta: the quantizer's commitment weight, 0 where it has none.
-    """
-
-    vq: Quantizer
+    """Base: a quantizer ``vq`` with one index per position, for latents ``b c h w``: it has ``channel_first=True``."""
 
     def __init__(self, vq: Quantizer) -> None:
         super().__init__()
@@ -43,12 +36,16 @@ class ImageAdapter(nn.Module):
 
     @property
     def beta(self) -> float:
-        """The quantizer's commitment weight."""
+        """The quantizer's commitment weight, 0 where it has none."""
         return float(getattr(self.vq, "commitment_weight", 0.0))
 
     def embed_code(self, indices: Tensor) -> Tensor:
         """Codes ``b c h w`` of indices ``b h w``."""
         return self.vq.indices_to_codes(indices)
+
+    def get_codebook_entry(self, indices: Tensor, shape: tuple[int, int, int, int] | None = None) -> Tensor:
+        """Codes ``b c h w`` of indices whose latents had the shape ``(b, h, w, c)``; without it, with c last."""
+        return self._entry(indices, shape, channels=3, first=True)
 
     def _entry(self, indices: Tensor, shape: tuple[int, ...] | None, channels: int, first: bool) -> Tensor:
         """Codes of indices of any shape, in a shape whose entry ``channels`` is c, with c first or last."""
@@ -64,13 +61,10 @@ class ImageAdapter(nn.Module):
 
 
 class TamingQuantizer(ImageAdapter):
-    """A quantizer behind the call of taming, latent-diffusion and diffusers; made by :func:`as_taming`.
-
-    ``z_q, loss, (perplexity, one_hot, indices) = q(z)`` with ``one_hot`` always None, as in their newer versions.
-    """
+    """Made by :func:`as_taming`."""
 
     def forward(self, z: Tensor, temp: float | None = None) -> tuple[Tensor, Tensor, tuple[Tensor, None, Tensor]]:
-        """Latents ``b c h w`` to quantised latents, loss, and (perplexity of the batch, None, flat int64 indices).
+        """Latents ``b c h w`` to quantised latents, loss, and (perplexity of the batch, None, flat indices).
 
         ``temp`` is there for their Gumbel-softmax and ignored.
         """
@@ -80,43 +74,24 @@ class TamingQuantizer(ImageAdapter):
         used = perplexity(count_codes(indices, self.n_e)).to(loss.dtype)
         return z_q, loss, (used, None, indices.flatten())
 
-    def get_codebook_entry(self, indices: Tensor, shape: tuple[int, int, int, int] | None = None) -> Tensor:
-        """Codes of indices.
-
-        Args:
-            indices: integers of any shape.
-            shape: ``(b, h, w, c)`` of the latents they belong to.
-
-        Returns:
-            ``b c h w``, or without a shape the indices' own shape and a last dimension c.
-        """
-        return self._entry(indices, shape, channels=3, first=True)
-
 
 def as_taming(vq: Quantizer) -> TamingQuantizer:
-    """A quantizer for models that expect taming's; a diffusers ``VQModel`` takes it as its ``quantize``.
+    """A quantizer for taming, latent-diffusion and diffusers, whose ``VQModel`` takes it as its ``quantize``.
+
+    ``one_hot`` is always None, as in their newer versions. Their β stands on the codebook's term unless
+    ``legacy=False``; here it stands on the encoder's.
 
     >>> from driftvq import VQ
     >>> q = as_taming(VQ(dim=4, codebook_size=16, channel_first=True))
     >>> z_q, loss, (perplexity, one_hot, indices) = q(torch.randn(2, 4, 8, 8))
     >>> indices.shape, q.get_codebook_entry(indices, (2, 8, 8, 4)).shape
     (torch.Size([128]), torch.Size([2, 4, 8, 8]))
-
-    Args:
-        vq: has ``channel_first=True`` and one index per position.
-
-    Their β stands on the codebook's term unless ``legacy=False``; here it stands on the encoder's.
     """
     return TamingQuantizer(vq)
 
 
 class LlamaGenQuantizer(ImageAdapter):
-    """A quantizer behind LlamaGen's call; made by :func:`as_llamagen`.
-
-    ``z_q, (codebook, commitment, entropy, usage), (perplexity, one_hot, indices) = q(z)``: the first three are weighted
-    and add up to the quantizer's loss, in evaluation too, where theirs are None; ``perplexity`` and ``one_hot`` are
-    None, as theirs.
-    """
+    """Made by :func:`as_llamagen`."""
 
     def forward(self, z: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor], tuple[None, None, Tensor]]:
         """Latents ``b c h w`` to quantised latents, the parts of the loss with the usage, and flat indices."""
@@ -131,21 +106,16 @@ class LlamaGenQuantizer(ImageAdapter):
     def get_codebook_entry(
         self, indices: Tensor, shape: tuple[int, int, int, int] | None = None, channel_first: bool = True
     ) -> Tensor:
-        """Codes of indices.
-
-        Args:
-            indices: integers of any shape.
-            shape: ``(b, c, h, w)`` of the latents, or ``(b, h, w, c)`` if not ``channel_first``.
-            channel_first: whether to give ``b c h w``.
-        """
+        """Codes of indices whose latents were ``(b, c, h, w)``, or ``(b, h, w, c)`` if not ``channel_first``."""
         return self._entry(indices, shape, channels=1 if channel_first else 3, first=channel_first)
 
 
 def as_llamagen(vq: Quantizer) -> LlamaGenQuantizer:
     """A quantizer for LlamaGen's ``VQModel``, as its ``quantize``.
 
-    Args:
-        vq: has ``channel_first=True`` and one index per position.
+    ``z_q, (codebook, commitment, entropy, usage), (perplexity, one_hot, indices) = q(z)``: the first three are weighted
+    and add up to the quantizer's loss, in evaluation too, where theirs are None; ``perplexity`` and ``one_hot`` are
+    None, as theirs.
     """
     return LlamaGenQuantizer(vq)
 
@@ -160,14 +130,10 @@ class LossBreakdown(NamedTuple):
 
 
 class BreakdownQuantizer(ImageAdapter):
-    """A quantizer behind the call of SimVQ and Open-MAGVIT2; made by :func:`as_simvq` and :func:`as_open_magvit2`.
+    """Made by :func:`as_simvq` and :func:`as_open_magvit2`: ``(z_q, emb_loss, indices), breakdown = q(z)``.
 
-    ``(z_q, emb_loss, indices), breakdown = q(z)``
-
-    Args:
-        vq: the quantizer.
-        weighted: ``breakdown.commitment`` is the whole loss, weighted, and ``emb_loss`` 0. Otherwise it is the
-            commitment without a weight, and ``emb_loss`` holds the other terms without theirs.
+    Weighted, ``breakdown.commitment`` is the whole loss and ``emb_loss`` 0. Otherwise it is the commitment without a
+    weight, and ``emb_loss`` holds the other terms without theirs.
     """
 
     def __init__(self, vq: Quantizer, weighted: bool) -> None:
@@ -186,24 +152,12 @@ class BreakdownQuantizer(ImageAdapter):
         found = (details.quantized, emb_loss, details.indices.flatten())
         return (found, LossBreakdown(zero, zero, commitment, zero)) if return_loss_breakdown else found
 
-    def get_codebook_entry(self, indices: Tensor, shape: tuple[int, int, int, int] | None = None) -> Tensor:
-        """Codes of indices, as :meth:`TamingQuantizer.get_codebook_entry` gives them."""
-        return self._entry(indices, shape, channels=3, first=True)
-
 
 def as_simvq(vq: Quantizer) -> BreakdownQuantizer:
-    """A quantizer for SimVQ's ``VQModel``, whose loss takes ``breakdown.commitment`` as it is: β is the quantizer's.
-
-    Args:
-        vq: has ``channel_first=True`` and one index per position.
-    """
+    """A quantizer for SimVQ's ``VQModel``, whose loss takes ``breakdown.commitment`` as it is: β is the quantizer's."""
     return BreakdownQuantizer(vq, weighted=True)
 
 
 def as_open_magvit2(vq: Quantizer) -> BreakdownQuantizer:
-    """A quantizer for Open-MAGVIT2's ``VQModel``, whose loss weights ``emb_loss`` and the commitment by itself.
-
-    Args:
-        vq: has ``channel_first=True`` and one index per position; its own weights do not count.
-    """
+    """A quantizer for Open-MAGVIT2's ``VQModel``, whose loss weights ``emb_loss`` and the commitment by itself."""
     return BreakdownQuantizer(vq, weighted=False)

@@ -71,9 +71,7 @@ def row_counts(x_nd: Tensor) -> list[int]:
     """Number of rows of each process; the one call here that waits for the device."""
     if world_size() == 1:
         return [len(x_nd)]
-    counts = torch.zeros(world_size(), dtype=torch.int64, device=x_nd.device)
-    counts[dist.get_rank()] = len(x_nd)
-    dist.all_reduce(counts)
+    (counts,) = sum_over_processes(by_process(torch.tensor(len(x_nd), device=x_nd.device)))
     sizes: list[int] = counts.tolist()
     return sizes
 

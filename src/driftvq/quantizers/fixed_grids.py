@@ -14,6 +14,7 @@ from torch import Tensor
 
 from driftvq.functional import masked_mse, soft_usage, straight_through
 from driftvq.names import in_range, positive_int
+from driftvq.quantizers.codebooks.base import row_weights
 from driftvq.quantizers.distributed import mean_over_processes
 from driftvq.quantizers.quantizer import Quantizer, register
 from driftvq.quantizers.steps import Call, Selection
@@ -211,7 +212,7 @@ class LFQ(Quantizer):
 
     def _for_entropy(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
         """The latents of which the entropies are computed, and their weights."""
-        weight_n = z_nd.new_ones(z_nd.shape[0]) if valid_n is None else valid_n.to(z_nd.dtype)
+        weight_n = row_weights(z_nd, valid_n)
         if not self.training or self.entropy_fraction == 1 or z_nd.shape[0] == 0:
             return z_nd, weight_n
         some = torch.randperm(len(z_nd), device=z_nd.device)[: math.ceil(self.entropy_fraction * len(z_nd))]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from driftvq.names import positive_int
-from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, side_by_side
+from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, per_part, side_by_side
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.steps import Call, LossTerms, Selection
 
@@ -46,17 +46,9 @@ class GroupedVQ(CompositeQuantizer):
         whole = dim if codebook_dim is None else codebook_dim
         if positive_int("codebook_dim", whole) % positive_int("groups", groups):
             raise ValueError(f"groups must divide the dimension {whole}, got {groups}")
-        super().__init__(
-            dim,
-            codebook_size,
-            codebook_dim,
-            channel_first,
-            parts=groups,
-            part_dim=whole // groups,
-            quantizer=quantizer,
-            shared_codebook=shared_codebook,
-            options=options,
-        )
+        sizes = per_part("codebook_size", codebook_size, groups)
+        super().__init__(dim, max(sizes), codebook_dim, channel_first)
+        self._contain(whole // groups, sizes, quantizer, shared_codebook, [options] * groups)
 
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """The codes of each group before the output projection, ``(groups, …, codebook_dim / groups)``."""

@@ -46,8 +46,7 @@ def from_vector_quantize_pytorch(
 
     Args:
         state_dict: of one ``VectorQuantize`` or ``SimVQ``.
-        learnable_codebook: it was built with ``learnable_codebook=True``; the state dict looks the same without.
-        use_cosine_sim: it was built with ``use_cosine_sim=True``, likewise.
+        learnable_codebook, use_cosine_sim: as it was built; the state dict looks the same.
         options: arguments of the driftvq quantizer.
 
     Returns:

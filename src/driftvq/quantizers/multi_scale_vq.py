@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.names import positive_int
-from driftvq.quantizers.composite import MakeQuantizer
+from driftvq.quantizers.codebooks.base import row_weights
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.residual_vq import ResidualVQ
 from driftvq.quantizers.steps import Call, Step
@@ -36,9 +36,7 @@ class MultiScaleVQ(ResidualVQ):
     Args:
         scales: cells along each axis of the levels before the last; an axis of fewer positions has one cell for each.
         shared_codebook: one codebook serves all levels, as in VAR.
-        codebook_size, codebook_dim, quantizer, options: see :class:`ResidualVQ`.
-        quantizer_dropout, dropout_per, dropout_min_levels, dropout_multiple_of: see there, among the options.
-        dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`; at most three axes of positions.
+        options: see :class:`ResidualVQ`; there are at most three axes of positions.
 
     VAR interpolates bicubically and convolves the result; here it is linear, for audio and video too.
     """
@@ -52,24 +50,14 @@ class MultiScaleVQ(ResidualVQ):
         codebook_dim: int | Sequence[int] | None = None,
         *,
         scales: Sequence[int] = (1, 2, 4),
-        quantizer: str | MakeQuantizer = "ns_vq",
         shared_codebook: bool = True,
-        channel_first: bool = False,
         **options: Any,
     ) -> None:
         self.scales = tuple(positive_int("scales", scale) for scale in scales)
         if any(a >= b for a, b in zip(self.scales, self.scales[1:], strict=False)):
             raise ValueError(f"scales must become finer, got {self.scales}")
-        super().__init__(
-            dim,
-            codebook_size,
-            codebook_dim,
-            num_quantizers=len(self.scales) + 1,
-            quantizer=quantizer,
-            shared_codebook=shared_codebook,
-            channel_first=channel_first,
-            **options,
-        )
+        own: dict[str, Any] = {"num_quantizers": len(self.scales) + 1, "shared_codebook": shared_codebook}
+        super().__init__(dim, codebook_size, codebook_dim, **own, **options)
         self.sees_neighbours = True
 
     @property
@@ -97,9 +85,7 @@ class MultiScaleVQ(ResidualVQ):
 
     def _level(self, level: int, residual_nd: Tensor, call: Call) -> tuple[Step, Tensor, Tensor]:
         cells, cell_n = self._cells(call.positions, level), self._cell_of(call.positions, level, residual_nd.device)
-        weight_n = (
-            residual_nd.new_ones(residual_nd.shape[0]) if call.valid is None else call.valid.to(residual_nd.dtype)
-        )
+        weight_n = row_weights(residual_nd, call.valid)
         size, weighted_nd = math.prod(cells), residual_nd * weight_n[:, None]
         counts_m = residual_nd.new_zeros(size).index_add(0, cell_n, weight_n)
         sums_md = residual_nd.new_zeros(size, residual_nd.shape[1]).index_add(0, cell_n, weighted_nd)

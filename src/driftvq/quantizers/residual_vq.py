@@ -11,7 +11,7 @@ from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, is_several, per_part, side_by_side
 from driftvq.quantizers.distributed import with_whole_parameters, world_size
 from driftvq.quantizers.quantizer import Quantizer, register
-from driftvq.quantizers.recomputation import may_be_recomputed, recomputing
+from driftvq.quantizers.recomputation import recomputing
 from driftvq.quantizers.steps import Call, Selection, Step
 
 
@@ -67,23 +67,17 @@ class ResidualVQ(CompositeQuantizer):
         channel_first: bool = False,
         **options: Any,
     ) -> None:
-        levels = positive_int("num_quantizers", _levels(num_quantizers, codebook_size, codebook_dim))
+        if num_quantizers is None:
+            num_quantizers = next((len(own) for own in (codebook_size, codebook_dim) if is_several(own)), 4)
+        levels = positive_int("num_quantizers", num_quantizers)
         each, outer_dim = [options] * levels, cast("int | None", None if is_several(codebook_dim) else codebook_dim)
         if is_several(codebook_dim):
             if shared_codebook:
                 raise ValueError(f"a shared codebook has one codebook_dim, got {tuple(codebook_dim)}")
             each = [{**options, "codebook_dim": own} for own in per_part("codebook_dim", codebook_dim, levels)]
-        super().__init__(
-            dim,
-            codebook_size,
-            outer_dim,
-            channel_first,
-            parts=levels,
-            part_dim=dim if outer_dim is None else outer_dim,
-            quantizer=quantizer,
-            shared_codebook=shared_codebook,
-            options=each,
-        )
+        sizes = per_part("codebook_size", codebook_size, levels)
+        super().__init__(dim, max(sizes), outer_dim, channel_first)
+        self._contain(self.codebook_dim, sizes, quantizer, shared_codebook, each)
         self.refine_(0)
         self.beam_size = beam_size
         self.quantizer_dropout = in_range("quantizer_dropout", float(quantizer_dropout), 0, 1)
@@ -111,7 +105,9 @@ class ResidualVQ(CompositeQuantizer):
         levels_run: list[tuple[Step, Tensor, Tensor]] = []
         residual_nd = z_nd
         for level in range(levels):
-            valid_n = self._level_mask(level, kept, call)
+            valid_n = call.valid
+            if kept is not None and level >= self.dropout_min_levels:
+                valid_n = kept > level if valid_n is None else (kept > level) & valid_n
             own = call._replace(valid=valid_n, levels=None, choices=choices[level])
             levels_run.append(self._level(level, residual_nd, own))
             residual_nd = residual_nd - levels_run[-1][1].detach()
@@ -158,17 +154,11 @@ class ResidualVQ(CompositeQuantizer):
         again = self.training and recomputing()
         choices: Sequence[Tensor | None] | None = self._past.found(z_nd) if again else None
         if choices is None:
-            choices = self._beam_search(z_nd, kept, levels) if self._uses_beams(levels) else [None] * levels
+            waits = any(isinstance(part, CodebookQuantizer) and part.start.waits() for part in self._inner()[:levels])
+            choices = [None] * levels if waits else self._beam_search(z_nd, kept, levels)
         if self.training and not again:
-            if may_be_recomputed():
-                self._past.remember_found(z_nd, choices)
-            else:
-                self._past.forget()
+            self._past.remember(z_nd, found=choices)
         return choices
-
-    def _uses_beams(self, levels: int) -> bool:
-        """Not while a codebook waits for its start."""
-        return all(isinstance(p, CodebookQuantizer) and not p.start.waits() for p in self._inner()[:levels])
 
     @torch.no_grad()
     def _beam_search(self, z_nd: Tensor, kept: Tensor | None, levels: int) -> list[Tensor]:
@@ -212,11 +202,6 @@ class ResidualVQ(CompositeQuantizer):
         kept = torch.where(dropped, kept, levels).clamp(max=levels)
         return kept.repeat_interleave(len(z_nd) // max(samples, 1), output_size=len(z_nd))
 
-    def _level_mask(self, level: int, kept: Tensor | None, call: Call) -> Tensor | None:
-        if kept is None or level < self.dropout_min_levels:
-            return call.valid
-        return kept > level if call.valid is None else (kept > level) & call.valid
-
     def _checked_levels(self, levels: int | None) -> int | None:
         if levels is not None and not 1 <= positive_int("levels", levels) <= self.parts:
             raise ValueError(f"levels must lie between 1 and {self.parts}, got {levels}")
@@ -230,13 +215,3 @@ class ResidualVQ(CompositeQuantizer):
                 f"indices must end in a dimension of {', '.join(map(str, allowed))} for 1 to {self.parts} levels, "
                 f"got shape {tuple(indices.shape)}"
             )
-
-
-def _levels(
-    num_quantizers: int | None, codebook_size: int | Sequence[int], codebook_dim: int | Sequence[int] | None
-) -> int:
-    """As many as are asked for, or as the sequences are long."""
-    if num_quantizers is not None:
-        return num_quantizers
-    lengths = [len(each) for each in (codebook_size, codebook_dim) if is_several(each)]
-    return lengths[0] if lengths else 4

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from driftvq.functional import gumbel_softmax, highest_logit, index_softmax, masked_mse, soft_usage, straight_through
 from driftvq.names import in_range
-from driftvq.quantizers.codebooks.base import initial_codes
+from driftvq.quantizers.codebooks.base import initial_codes, row_weights
 from driftvq.quantizers.distributed import mean_over_processes, with_whole_parameters
 from driftvq.quantizers.quantizer import Quantizer, register
 from driftvq.quantizers.steps import Call, Selection
@@ -55,7 +55,7 @@ class ScoredVQ(Quantizer):
     def _given(self, z_nd: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
         """The codes as this call may train them, each latent's share of the batch ``(n,)``, and how many count."""
         codebook_kd = (self._in_use() if call.trains else self.codes.detach()).to(z_nd.dtype)
-        counts_n = z_nd.new_ones(z_nd.shape[0]) if call.valid is None else call.valid.to(z_nd.dtype)
+        counts_n = row_weights(z_nd, call.valid)
         count = counts_n.sum()
         return codebook_kd, counts_n / count.clamp(min=1), count
 

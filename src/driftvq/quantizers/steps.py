@@ -1,4 +1,4 @@
-"""What goes into a call of a quantizer, what of it is refused, and what comes out.
+"""What goes into a call of a quantizer, and what comes out.
 
 Shape suffixes: n latents (all positions of the batch), d dimensions, q indices per position.
 """
@@ -22,11 +22,8 @@ class QuantizerOutput(NamedTuple):
 class LossTerms(NamedTuple):
     """The terms of a loss before they are weighted, each 0 where the loss has none.
 
-    Attributes:
-        commitment: draws the encoder to the codes.
-        codebook: draws the codes to the latents.
-        entropy: makes choices sure and lets all codes be used, where the method knows soft choices.
-        orthogonality: spreads the directions of the codes.
+    The commitment draws the encoder to the codes, the codebook's term the codes to the latents; the entropy makes soft
+    choices sure and lets all codes be used, the orthogonality spreads the directions of the codes.
     """
 
     commitment: Tensor
@@ -44,7 +41,7 @@ class Call(NamedTuple):
         trains: whether the loss may send the codes a gradient.
         learns: whether the call changes what training changes by itself; not if it is recomputed for its gradient.
         levels: how many levels of a residual to use; None: all.
-        choices: codes to take instead of the nearest ones ``(n,)``; None: the nearest.
+        choices: codes to take instead of the nearest ones ``(n,)``.
     """
 
     positions: torch.Size
@@ -91,7 +88,6 @@ class Details(NamedTuple):
     """What a call returns, and everything behind it.
 
     Attributes:
-        quantized, indices, loss: as in :class:`QuantizerOutput`.
         terms: of the loss, unweighted, and summed over levels or averaged over groups as the loss is.
         latents, codes: the projected latents and their codes before the output projection, channel last.
         parts: the details of each level or group of a composite, channel last; otherwise empty.
@@ -104,26 +100,6 @@ class Details(NamedTuple):
     latents: Tensor
     codes: Tensor
     parts: tuple["Details", ...]
-
-
-def check_latents(x: Tensor, mask: Tensor | None, dim: int, channel_first: bool) -> None:
-    """Refuse what are not latents of so many channels, and a mask that does not fit them."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise ValueError(f"latents must be a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
-    if x.is_meta:
-        raise ValueError("latents must have values, got a tensor on the device 'meta', which has none")
-    axis, layout = (1, "b c …") if channel_first else (-1, "b … c")
-    if x.ndim < 2 or x.shape[axis] != dim:
-        hint = "" if channel_first else "; for b c h w latents set channel_first=True"
-        raise ValueError(f"latents must be {layout} with c = {dim}, got shape {tuple(x.shape)}{hint}")
-    if mask is None:
-        return
-    positions = (x.shape[0], *x.shape[2:]) if channel_first else tuple(x.shape[:-1])
-    if not isinstance(mask, Tensor) or mask.device != x.device:
-        got = f"one on {mask.device}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise ValueError(f"mask must be a boolean tensor on {x.device}, where the latents are, got {got}")
-    if mask.dtype != torch.bool or tuple(mask.shape) != positions:
-        raise ValueError(f"mask must be boolean of shape {positions}, got {mask.dtype} of {tuple(mask.shape)}")
 
 
 def mask_of_lens(x: Tensor, mask: Tensor | None, lens: Tensor, channel_first: bool) -> Tensor:
@@ -140,21 +116,6 @@ def mask_of_lens(x: Tensor, mask: Tensor | None, lens: Tensor, channel_first: bo
     if not torch.compiler.is_compiling() and lens.numel() and not 0 <= lens.min() <= lens.max() <= positions[0]:
         raise ValueError(f"lens must lie between 0 and the {positions[0]} positions, got {lens.tolist()}")
     return torch.arange(positions[0], device=x.device) < lens.to(x.device)[:, None]
-
-
-def check_indices(indices: Tensor, codebook_size: int) -> None:
-    """Refuse what are not indices of so many codes, or -1."""
-    if not isinstance(indices, Tensor) or indices.is_meta:
-        got = "one on 'meta'" if isinstance(indices, Tensor) else type(indices).__name__
-        raise ValueError(f"indices must be a tensor of integers that has values, got {got}")
-    if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-        raise ValueError(f"indices must be integers, got {indices.dtype}")
-    if torch.compiler.is_compiling() or indices.numel() == 0:
-        return
-    low, high = int(indices.min()), int(indices.max())
-    if low < -1 or high >= codebook_size:
-        wrong = low if low < -1 else high
-        raise ValueError(f"indices must lie between -1 (masked) and {codebook_size - 1}, got {wrong}")
 
 
 def any_valid(indices: Tensor) -> Tensor:

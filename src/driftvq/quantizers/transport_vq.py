@@ -23,7 +23,7 @@ from driftvq.functional import (
 )
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.base import Lesson, Match, TrainedCodes
+from driftvq.quantizers.codebooks.base import Lesson, Match, TrainedCodes, row_weights
 from driftvq.quantizers.codebooks.growth import Rule, copied
 from driftvq.quantizers.distributed import sum_over_processes
 from driftvq.quantizers.quantizer import register
@@ -42,7 +42,7 @@ class MatchedCodes(TrainedCodes):
             return match
         with torch.no_grad():
             origin_d = codes_kd.mean(dim=0)
-            weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+            weight_n = row_weights(z_nd, valid_n)
             (summed,) = sum_over_processes(moments(z_nd, weight_n, origin_d))
         distance = wasserstein_loss(codes_kd, gaussian(summed, origin_d))
         return match._replace(loss=match.loss + self.weight * torch.where(summed[0, 0] > 0, distance, 0))
@@ -77,8 +77,7 @@ class WassersteinVQ(CodebookQuantizer):
 class PricedCodes(TrainedCodes):
     """Trained codes, chosen in training by ``argmax_k (v_k - ε |z - c_k|² / s)`` with a price v for each.
 
-    Attributes:
-        prices: v ``(k,)``, high where a code is asked for too rarely; remembered from step to step.
+    Prices are high where a code is asked for too rarely; they are remembered from step to step.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {**TrainedCodes.rows_per_code, "prices": copied}
@@ -110,7 +109,7 @@ class PricedCodes(TrainedCodes):
     def _balanced(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
         """The codes chosen at prices that are brought up to date ``(n,)``, and these prices ``(k,)``."""
         origin_d = codes_kd.mean(dim=0)
-        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        weight_n = row_weights(z_nd, valid_n)
         (latents,) = sum_over_processes(square_moments(z_nd, weight_n, origin_d))
         codes = square_moments(codes_kd, codes_kd.new_ones(len(codes_kd)), origin_d)
         total = latents[0, 0].to(z_nd.dtype)

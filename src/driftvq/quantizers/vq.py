@@ -54,7 +54,6 @@ class VQ(CodebookQuantizer):
         self._own(TrainedCodes(codebook_size, self.codebook_dim))
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        self._restart_(z_nd, call, self.restart_after)
         selection = super()._select(z_nd, call)
         if self.orthogonal_weight == 0:
             return selection

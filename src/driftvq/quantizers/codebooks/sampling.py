@@ -39,10 +39,8 @@ def draw_rows(
     modulo 1, so that no random number, no sort and no host read is needed.
 
     Args:
-        x_nd: this process's rows.
-        weight_n: their weights; those of weight 0 are never drawn.
-        wanted: T.
-        places: how many there are at most.
+        x_nd, weight_n: this process's rows, and their weights; those of weight 0 are never drawn.
+        wanted, places: T, and how many places there are at most.
         step: a counter, the same in each process.
         totals_r: the weight of each process's rows, if it is known already.
     """
@@ -87,16 +85,9 @@ def take_over(
     most: Tensor | None = None,
     totals_r: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Let rows drawn by weight take over free codes, each row at most one.
+    """Let rows drawn by weight (:func:`draw_rows`) take over free codes, at most ``most`` or :data:`PLACES` of them.
 
-    Args:
-        codes_kd: the codes.
-        free_k: which of them may be taken, boolean.
-        x_nd, weight_n, step, totals_r: see :func:`draw_rows`.
-        most: how many may be taken; None: :data:`PLACES`.
-
-    Returns:
-        The codes afterwards ``(k, d)``, and which were taken over ``(k,)``.
+    A row takes over one at most. Returns the codes afterwards ``(k, d)``, and which were taken over ``(k,)``.
     """
     order_k = free_k.cumsum(dim=0)
     wanted = order_k[-1] if most is None else order_k[-1].minimum(most)

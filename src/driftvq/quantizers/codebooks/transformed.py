@@ -12,16 +12,10 @@ from driftvq.quantizers.finite import is_seen_at_once, is_traced
 
 
 class TransformedCodes(Codebook):
-    """The codes in use are ``C' = P_φ(C)``: C is frozen unless said, φ is trained by ``mse(sg z, c')``.
+    """The codes in use are ``C' = P_φ(C)``: C is frozen unless ``trains_base``, φ is trained by ``mse(sg z, c')``.
 
     One step on φ moves every code, the unselected too. In evaluation on the CPU C' is computed once and kept while φ
     and C have the values that it came from; elsewhere asking would stall the device, and every call computes it.
-
-    Args:
-        codebook_size: K.
-        dim: dimension of a code.
-        transform: P_φ, which maps ``(k, d)`` to ``(k, d)``.
-        trains_base: C is trained as well.
 
     Attributes:
         base: C, Gaussian noise of variance 1/d unless it is set.
