@@ -1,4 +1,8 @@
-"""Quantizers behind one contract: one file per method, or for methods of one kind."""
+"""Quantizers behind one contract: one file per method, or for methods of one kind.
+
+Unless said otherwise, ``dim``, ``codebook_dim`` and ``channel_first`` are those of :class:`Quantizer`, and the
+``options`` of a quantizer with a codebook those of :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
+"""
 
 from driftvq.quantizers.cvq import CVQ
 from driftvq.quantizers.ema_vq import EMAVQ, CosineEMAVQ

@@ -25,20 +25,15 @@ from driftvq.quantizers.recomputation import recomputing
 from driftvq.quantizers.steps import Call, Selection, Step, project
 
 
-class OptionsButEstimator(TypedDict, total=False):
-    """The options of :class:`CodebookQuantizer` for a method whose estimator is given."""
+class CodebookOptions(TypedDict, total=False):
+    """The options of :class:`CodebookQuantizer`, which every quantizer with a codebook takes."""
 
     commitment_weight: float
+    estimator: str | Estimator
     kmeans_init: bool
     kmeans_iters: int
     freeze_codebook: bool
     channel_first: bool
-
-
-class CodebookOptions(OptionsButEstimator, total=False):
-    """The options of :class:`CodebookQuantizer`, which every quantizer with a codebook takes."""
-
-    estimator: str | Estimator
 
 
 class CodebookQuantizer(Quantizer):
@@ -98,10 +93,7 @@ class CodebookQuantizer(Quantizer):
     @property
     @with_whole_parameters
     def codebook(self) -> Tensor:
-        return self._in_use()
-
-    def _in_use(self) -> Tensor:
-        """The codes; frozen ones get no gradient, whatever else turns ``requires_grad`` on."""
+        """The codes in use; frozen ones get no gradient, whatever else turns ``requires_grad`` on."""
         codes_kd: Tensor = self.book()
         return codes_kd.detach() if self._frozen else codes_kd
 
@@ -189,7 +181,7 @@ class CodebookQuantizer(Quantizer):
         if starts:
             self._start_(z_nd, call.valid)
         z_nd = self.to_code_space(z_nd)
-        codebook_kd = self._in_use()
+        codebook_kd = self.codebook
         if call.trains:
             with torch.enable_grad():  # cast codes still say that they learn, where a checkpoint runs without gradients
                 codebook_kd = codebook_kd.to(z_nd.dtype)
@@ -221,16 +213,16 @@ class CodebookQuantizer(Quantizer):
     def _nearest_few(self, x_nd: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The nearest codes ``(n, count)``, or all if there are fewer, and what each gives ``(n, count, dim)``."""
         z_nd = self.to_code_space(project(self.project_in, x_nd))
-        codebook_kd = self._in_use().to(z_nd.dtype)
+        codebook_kd = self.codebook.to(z_nd.dtype)
         indices_nc = nearest_few(z_nd, codebook_kd, min(count, len(codebook_kd)))
         return indices_nc, project(self.project_out, F.embedding(indices_nc, codebook_kd))
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
-        return F.embedding(indices_n.clamp(min=0), self._in_use())
+        return F.embedding(indices_n.clamp(min=0), self.codebook)
 
     def to_code_space(self, z_nd: Tensor) -> Tensor:
-        """Latents as they are compared with codes."""
-        return z_nd
+        """Latents as they are compared with codes: those compared by cosine have unit length."""
+        return F.normalize(z_nd, dim=1) if self.metric == "cosine" else z_nd
 
     def _check_sharding(self) -> None:
         moves = self.restart_after > 0 or self.start.waits() or isinstance(self.book, FollowingCodes)

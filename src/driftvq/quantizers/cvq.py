@@ -84,7 +84,6 @@ class CVQ(CodebookQuantizer):
         anchors: how a code finds its anchor a(k): ``"probabilistic"``, drawn with ``p(i) ∝ exp(-|z_i - c_k|²)``,
             ``"closest"`` to the code, or ``"random"``.
         decay: γ.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     def __init__(

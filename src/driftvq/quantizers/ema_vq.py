@@ -90,7 +90,6 @@ class EMAVQ(CodebookQuantizer):
         decay: γ.
         eps: Laplace smoothing.
         threshold_ema_dead_code: replace codes whose average count per batch is below this; 0: never.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     averaged: ClassVar[type[AveragedCodes]] = AveragedCodes
@@ -130,6 +129,3 @@ class CosineEMAVQ(EMAVQ):
     metric: ClassVar[Metric] = "cosine"
     own_scale: ClassVar[bool] = True
     averaged: ClassVar[type[AveragedCodes]] = UnitAveragedCodes
-
-    def to_code_space(self, z_nd: Tensor) -> Tensor:
-        return F.normalize(z_nd, dim=1)

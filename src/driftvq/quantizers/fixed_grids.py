@@ -36,13 +36,11 @@ class FSQ(Quantizer):
     are cut off at its ends and not bent by tanh, which would leave every level the same error.
 
     Args:
-        dim: channels of the latents.
         codebook_size: number of codes, the product of the levels; levels of 8 and less are chosen for it.
         levels: the levels themselves, e.g. ``(8, 5, 5, 5)``; ``codebook_size`` may then be left out.
         slope: a; 0.8 makes it iFSQ, whose bound is ``2σ(1.6 z) - 1 = tanh(0.8 z)``: of normally distributed latents the
             bounded value is about uniform. The levels are not used equally: the outer ones own half a step each.
         symmetric: codes from -1 to 1 in equal steps, for even numbers of levels too.
-        channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     fixed_grid: ClassVar[bool] = True
@@ -157,7 +155,6 @@ class LFQ(Quantizer):
         diversity_gamma: γ.
         inv_temperature: τ⁻¹ of the soft assignment inside the entropies.
         commitment_weight: β.
-        dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     fixed_grid: ClassVar[bool] = True

@@ -28,7 +28,6 @@ class GroupedVQ(CompositeQuantizer):
         quantizer: name of the inner quantizer, or what makes one.
         shared_codebook: one codebook serves all groups.
         options: arguments of the inner quantizers.
-        dim, codebook_dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     def __init__(

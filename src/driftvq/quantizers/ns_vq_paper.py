@@ -174,13 +174,7 @@ class NSVQSequel(NSVQPaper):
     defaults: ClassVar[CodebookOptions] = {"kmeans_init": True}
 
     def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        codebook_dim: int | None = None,
-        *,
-        replace_after: int = 100,
-        **options: Any,
+        self, dim: int, codebook_size: int, codebook_dim: int | None = None, *, replace_after: int = 100, **options: Any
     ) -> None:
         super().__init__(dim, codebook_size, codebook_dim, **options)
         self.restart_after = positive_int("replace_after", replace_after)

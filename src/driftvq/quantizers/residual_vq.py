@@ -45,7 +45,6 @@ class ResidualVQ(CompositeQuantizer):
         beam_size: how many ways to begin are kept from level to level, so that the levels together come nearest to the
             latent; 1: each level takes its nearest code. May be set later; quantizers with a codebook only.
         options: arguments of the inner quantizers.
-        dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     searches_beams: ClassVar[bool] = True

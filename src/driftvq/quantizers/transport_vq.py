@@ -58,7 +58,6 @@ class WassersteinVQ(CodebookQuantizer):
 
     Args:
         wasserstein_weight: w.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     def __init__(
@@ -144,7 +143,6 @@ class OptVQ(CodebookQuantizer):
     Args:
         sharpness: ε.
         iterations: of Sinkhorn's algorithm per training step, each a pass over latents × codes in blocks.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     def __init__(
