@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, cast
 
@@ -51,10 +52,6 @@ class Scoring(NamedTuple):
     def centred(self, x_nd: Tensor) -> Tensor:
         """``x - origin``."""
         return x_nd if self.origin_d is None else x_nd - self.origin_d
-
-    def compared(self, x_nd: Tensor) -> Tensor:
-        """Latents whose squared distances to ``weight`` rank the codes as the score does."""
-        return unit_rows(x_nd) if self.size is None else self.centred(x_nd).div_(self.size)
 
 
 Search = Callable[[Tensor, Scoring], Tensor]
@@ -228,10 +225,9 @@ def _triton_runs_on(device: torch.device) -> bool:
 def _triton_search() -> ModuleType | None:
     """Triton comes with torch for GPUs; it is large and slow to import, so only where it may be used."""
     try:
-        from driftvq.functional import triton_search
+        return import_module("driftvq.functional.triton_search")
     except ImportError:
         return None
-    return triton_search
 
 
 EXPORTED_BLOCK_CODES = 1024
@@ -292,18 +288,18 @@ FAR = 2.0**32
 def load_faiss() -> ModuleType | None:
     """faiss, or None where it is not installed."""
     try:
-        import faiss
+        return import_module("faiss")
     except ImportError:
         return None
-    module: ModuleType = faiss
-    return module
 
 
 def nearest_by_faiss(x_nd: Tensor, scoring: Scoring) -> Tensor:
     """Index of the nearest code of float32 latents on the CPU."""
     faiss = load_faiss()
     assert faiss is not None
-    latents, codes = scoring.compared(x_nd).contiguous().numpy(), scoring.weight_kd.contiguous().numpy()
+    # Latents whose squared distances to the weights rank the codes as the score does.
+    compared_nd = unit_rows(x_nd) if scoring.size is None else scoring.centred(x_nd).div_(scoring.size)
+    latents, codes = compared_nd.contiguous().numpy(), scoring.weight_kd.contiguous().numpy()
     with _settings(faiss):
         distances_n1, indices_n1 = faiss.knn(latents, codes, 1)
     indices_n = torch.from_numpy(indices_n1[:, 0])

@@ -63,10 +63,6 @@ class FSQ(Quantizer):
         self.symmetric = symmetric
         self.register_buffer("levels", torch.tensor(levels))
 
-    @property
-    def codebook(self) -> Tensor:
-        return self._lookup(torch.arange(self.codebook_size, device=self.levels.device))
-
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         bounded_nd = self._bounded(z_nd)
         digits_nd = torch.minimum(bounded_nd.detach().round().clamp(min=0), (self.levels - 1).to(z_nd))
@@ -179,10 +175,6 @@ class LFQ(Quantizer):
         self.diversity_gamma = in_range("diversity_gamma", diversity_gamma, 0, float("inf"))
         self.inv_temperature = in_range("inv_temperature", inv_temperature, 0, float("inf"))
         self.commitment_weight = in_range("commitment_weight", commitment_weight, 0, float("inf"))
-
-    @property
-    def codebook(self) -> Tensor:
-        return self._lookup(torch.arange(self.codebook_size, device=self.code_age.device))
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         bits_nd = z_nd > 0

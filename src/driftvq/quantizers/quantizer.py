@@ -34,7 +34,7 @@ from driftvq.quantizers.steps import (
 class Quantizer(nn.Module):
     """Base of all quantizers: maps latents to codes and back.
 
-    A subclass implements :meth:`_select`, :meth:`_lookup` and the ``codebook``; it sees float32 (or float64) latents
+    A subclass implements :meth:`_select` and :meth:`_lookup`; it sees float32 (or float64) latents
     of shape ``(n, codebook_dim)`` and never layouts, masks' shapes or autocast.
 
     Args:
@@ -158,9 +158,9 @@ class Quantizer(nn.Module):
         return False
 
     @property
-    @abstractmethod
     def codebook(self) -> Tensor:
         """The codebook in use, ``(codebook_size, codebook_dim)``."""
+        return self._lookup(torch.arange(self.codebook_size, device=self.code_age.device))
 
     @abstractmethod
     def _select(self, z_nd: Tensor, call: Call) -> Selection:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import Metric, kmeans
-from driftvq.quantizers.distributed import from_first_process, gather_rows, row_counts, world_size
+from driftvq.quantizers.distributed import from_first_process, gather_rows, world_size
 from driftvq.quantizers.finite import finite_rows
 
 GATHERED, USED = 4, 2
@@ -64,7 +64,7 @@ class KMeansStart(nn.Module):
         latents = latents[finite_rows(latents)]
         if self.metric == "cosine":
             latents = F.normalize(latents, dim=1)
-        latents = gather_rows(latents, row_counts(latents))
+        latents = gather_rows(latents)
         missing = self.needed - len(self.pending)
         if len(latents) > missing:  # from all over the batch, and not from its first images
             latents = latents[torch.arange(missing, device=latents.device) * len(latents) // missing]
