@@ -195,15 +195,13 @@ def available_ways(x_nd: Tensor) -> dict[str, Search]:
         return ways
     if x_nd.device.type == "cpu" and load_faiss() is not None:
         ways = {"faiss": nearest_by_faiss, **ways}
-    on_gpu = x_nd.device.type == "cuda"
-    if on_gpu or os.environ.get("TRITON_INTERPRET") == "1":
-        module = _triton_search()
-        if module is not None and x_nd.shape[1] <= module.MAX_DIMS:
-            fused = {"triton": module.nearest_by_triton}
-            if not on_gpu:
-                ways = {**ways, **fused}
-            elif _triton_runs_on(x_nd.device):
-                ways = {**fused, **ways}
+    on_gpu, interpreted = x_nd.device.type == "cuda", os.environ.get("TRITON_INTERPRET") == "1"
+    module = _triton_search() if on_gpu or interpreted else None
+    if module is not None and x_nd.shape[1] <= module.MAX_DIMS:
+        if on_gpu and _triton_runs_on(x_nd.device):
+            ways = {"triton": module.nearest_by_triton, **ways}
+        elif interpreted:
+            ways = {**ways, "triton": module.nearest_by_triton}
     return ways
 
 

@@ -92,13 +92,11 @@ class Past:
 
         After one that keeps its tensors nothing is likely to be recomputed any more, and all is forgotten.
         """
-        waiting = may_be_recomputed()
-        done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)
-        first = max(done, len(self.calls) - self.most + 1) if waiting else len(self.calls)
-        self.forgot = self.forgot or not all(call.recalled for call in self.calls[:first])
-        self.calls = self.calls[first:]
-        if not waiting:
+        if not may_be_recomputed():
+            self._drop(len(self.calls))
             return
+        done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)
+        self._drop(max(done, len(self.calls) - self.most + 1))
         before = self.calls[-1].tensors if self.calls else {}
         tensors = {}
         for module in book.modules() if book is not None else ():
@@ -110,6 +108,10 @@ class Past:
                 same = kept is not None and state is not None and kept[0] == state
                 tensors[module, name] = (state, kept[1] if kept is not None and same else tensor.detach().clone())
         self.calls.append(Call(_fingerprint(x_nd), tensors, found))
+
+    def _drop(self, first: int) -> None:
+        self.forgot = self.forgot or not all(call.recalled for call in self.calls[:first])
+        self.calls = self.calls[first:]
 
     def found(self, x_nd: Tensor) -> Any:
         """What was made of these latents; None: they were not seen."""
