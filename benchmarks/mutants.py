@@ -38,7 +38,7 @@ TYPICAL = ("ns_vq", "ema_vq", "lfq", "residual_vq")
 NS_FORMS = " ".join(f"quantizers/ns_vq_{form}" for form in ("paper", "published", "delta_e", "sequel"))
 TESTS = {
     "functional/blocks.py": "functional/search_ways functional/transport",
-    "functional/losses.py": "functional/losses functional/kernels",
+    "functional/gradients.py": "functional/gradients functional/losses functional/kernels",
     "functional/search.py": "functional/search functional/search_ways functional/scoring",
     "functional/soft.py": "functional/soft functional/noise",
     "quantizers/codebook.py": "quantizers/vq quantizers/start quantizers/growth",

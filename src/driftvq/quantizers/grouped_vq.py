@@ -8,8 +8,7 @@ from torch import Tensor
 
 from driftvq.names import positive_int
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, per_part, side_by_side
-from driftvq.quantizers.quantizer import register
-from driftvq.quantizers.steps import Call, LossTerms, Selection
+from driftvq.quantizers.quantizer import Call, LossTerms, Selection, register
 
 
 @register("grouped_vq")

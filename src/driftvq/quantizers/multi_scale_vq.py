@@ -10,9 +10,8 @@ from torch import Tensor
 
 from driftvq.names import positive_int
 from driftvq.quantizers.codebooks.base import row_weights
-from driftvq.quantizers.quantizer import register
+from driftvq.quantizers.quantizer import Call, Step, register
 from driftvq.quantizers.residual_vq import ResidualVQ
-from driftvq.quantizers.steps import Call, Step
 
 INTERPOLATIONS = ("linear", "bilinear", "trilinear")
 

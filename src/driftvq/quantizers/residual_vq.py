@@ -10,9 +10,8 @@ from driftvq.names import in_range, one_of, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, is_several, per_part, side_by_side
 from driftvq.quantizers.distributed import with_whole_parameters, world_size
-from driftvq.quantizers.quantizer import Quantizer, register
+from driftvq.quantizers.quantizer import Call, Quantizer, Selection, Step, register
 from driftvq.quantizers.recomputation import recomputing
-from driftvq.quantizers.steps import Call, Selection, Step
 
 
 @register("residual_vq")
