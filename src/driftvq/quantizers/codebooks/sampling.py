@@ -47,7 +47,11 @@ def draw_rows(
     if len(x_nd) == 0:
         x_nd, weight_n = x_nd.new_zeros(1, x_nd.shape[1]), weight_n.new_zeros(1)
     reached_n, places_m = weight_n.cumsum(dim=0), torch.arange(places, device=x_nd.device)
-    below, total = _around(reached_n[-1], totals_r)
+    below, total = None, reached_n[-1]
+    if world_size() > 1:
+        if totals_r is None:
+            (totals_r,) = sum_over_processes(by_process(total))
+        below, total = totals_r[: dist.get_rank()].sum(), totals_r.sum()
     at_m = (places_m + (step % CYCLE * GOLDEN).frac()) * (total / wanted.clamp(min=1))
     if below is not None:
         at_m = at_m - below
@@ -58,15 +62,6 @@ def draw_rows(
     there_m[1:].logical_and_(rows_m[1:] != rows_m[:-1])
     drawn = Drawn(x_nd[rows_m.clamp(min=0, max=len(x_nd) - 1)], there_m)
     return drawn if below is None else _shared(drawn, rows_m >= 0)
-
-
-def _around(own: Tensor, totals_r: Tensor | None) -> tuple[Tensor | None, Tensor]:
-    """The weight of the processes before this one, None without others, and that of all."""
-    if world_size() == 1:
-        return None, own
-    if totals_r is None:
-        (totals_r,) = sum_over_processes(by_process(own))
-    return totals_r[: dist.get_rank()].sum(), totals_r.sum()
 
 
 def _shared(drawn: Drawn, here_m: Tensor) -> Drawn:
