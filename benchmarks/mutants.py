@@ -38,8 +38,8 @@ TYPICAL = ("ns_vq", "ema_vq", "lfq", "residual_vq")
 NS_FORMS = " ".join(f"quantizers/ns_vq_{form}" for form in ("paper", "published", "delta_e", "sequel"))
 TESTS = {
     "functional/blocks.py": "functional/search_ways functional/transport",
-    "functional/losses.py": "functional/losses functional/kernels",
-    "functional/search_ways.py": "functional/search_ways functional/scoring",
+    "functional/gradients.py": "functional/gradients functional/losses functional/kernels",
+    "functional/search.py": "functional/search functional/search_ways functional/scoring",
     "functional/soft.py": "functional/soft functional/noise",
     "quantizers/codebook.py": "quantizers/vq quantizers/start quantizers/growth",
     "quantizers/composite.py": "quantizers/residual_vq quantizers/grouped_vq",

@@ -190,7 +190,7 @@ def _by_cdist(x: Tensor, codes: Tensor) -> Tensor:
 
 
 def search_table(rounds: int) -> str:
-    from driftvq.functional.search_ways import load_faiss
+    from driftvq.functional.search import load_faiss
 
     rows = []
     for n, k, d in SEARCH_SHAPES:

@@ -26,7 +26,7 @@ FILES = ("CITATION.cff", "LICENSE", "examples/audio_codec.py")
 """Files outside of docs/ that can be downloaded."""
 API = {
     "quantizers": ("quantizers",),
-    "adapters": ("quantizers.adapters", "quantizers.codec_adapters", "quantizers.interop"),
+    "adapters": ("quantizers.adapters", "quantizers.codec_adapters"),
     **{
         name: (name,)
         for name in ("functional", "models", "training", "data", "tokens", "metrics", "drift_meter", "report")

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from driftvq.quantizers.adapters import as_open_magvit2 as as_open_magvit2
     from driftvq.quantizers.adapters import as_simvq as as_simvq
     from driftvq.quantizers.adapters import as_taming as as_taming
+    from driftvq.quantizers.adapters import from_taming as from_taming
+    from driftvq.quantizers.adapters import from_vector_quantize_pytorch as from_vector_quantize_pytorch
     from driftvq.quantizers.codec_adapters import as_dac as as_dac
     from driftvq.quantizers.codec_adapters import as_encodec as as_encodec
     from driftvq.quantizers.codec_adapters import as_mimi as as_mimi
-    from driftvq.quantizers.interop import from_taming as from_taming
-    from driftvq.quantizers.interop import from_vector_quantize_pytorch as from_vector_quantize_pytorch
 
 __version__ = "0.1.0"
 
 _MODULES = {
     **dict.fromkeys(("as_llamagen", "as_open_magvit2", "as_simvq", "as_taming"), "driftvq.quantizers.adapters"),
     **dict.fromkeys(("as_dac", "as_encodec", "as_mimi"), "driftvq.quantizers.codec_adapters"),
-    **dict.fromkeys(("from_taming", "from_vector_quantize_pytorch"), "driftvq.quantizers.interop"),
+    **dict.fromkeys(("from_taming", "from_vector_quantize_pytorch"), "driftvq.quantizers.adapters"),
     **dict.fromkeys(("make_quantizer", "register"), "driftvq.quantizers"),
     **dict.fromkeys(("VQVAE", "ModelConfig"), "driftvq.models"),
     "DriftMeter": "driftvq.drift_meter",

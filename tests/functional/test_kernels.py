@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftvq.functional import KERNELS, blocks, kernel_transfer, nearest
-from driftvq.functional.losses import kernel_moments
+from driftvq.functional.gradients import kernel_moments
 from tests.functional.dense import dense_weights
 from tests.memory import largest_allocation
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 from scipy.stats import chisquare, gumbel_r, kstest
 
-from driftvq.functional.soft import column_keys, gumbel, row_keys, uniform
+from driftvq.functional.soft import COLUMN, ROW, gumbel, keys, uniform
 
 
 def table(seed: int, rows: int = 400, columns: int = 300, draw=uniform) -> np.ndarray:  # type: ignore[no-untyped-def]
     key = torch.tensor(seed)
-    drawn: np.ndarray = draw(row_keys(rows, key), column_keys(columns, key), torch.float64).numpy()
+    drawn: np.ndarray = draw(keys(rows, key, ROW), keys(columns, key, COLUMN), torch.float64).numpy()
     return drawn
 
 
@@ -41,10 +41,10 @@ def test_seeds_give_independent_tables() -> None:
 
 def test_a_number_depends_on_its_place_and_not_on_its_block() -> None:
     key = torch.tensor(3)
-    rows, columns = row_keys(50, key), column_keys(20, key)
+    rows, columns = keys(50, key, ROW), keys(20, key, COLUMN)
     parts = [uniform(rows[start : start + 7], columns, torch.float32) for start in range(0, 50, 7)]
     assert torch.equal(torch.cat(parts), uniform(rows, columns, torch.float32))
-    assert torch.equal(row_keys(9, key), rows[:9])
+    assert torch.equal(keys(9, key, ROW), rows[:9])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -54,4 +54,4 @@ def test_noise_is_finite_at_both_ends(dtype: torch.dtype) -> None:
     assert 0 < drawn.min() < 1e-5
     assert 1 - 1e-5 < drawn.max() < 1
     key = torch.tensor(0)
-    assert gumbel(row_keys(4000, key), column_keys(4000, key), dtype).isfinite().all()
+    assert gumbel(keys(4000, key, ROW), keys(4000, key, COLUMN), dtype).isfinite().all()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from driftvq.functional import METRICS, nearest
-from driftvq.functional.search_ways import scoring
+from driftvq.functional.search import scoring
 from tests.functional.search_oracle import randn, scores_nk
 
 WAYS = ["blocks", "faiss"]

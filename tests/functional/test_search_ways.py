@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from driftvq.functional import METRICS, blocks, highest_logit, nearest, search, search_ways
-from driftvq.functional.search_ways import load_faiss, scoring
+from driftvq.functional import METRICS, blocks, highest_logit, nearest, search
+from driftvq.functional.search import load_faiss, scoring
 from tests.functional.search_oracle import assert_nearest, integer_ties, randn, scores_nk
 
 
@@ -84,7 +84,7 @@ class Search(torch.nn.Module):
 @pytest.mark.parametrize("k", [100, 330])
 @pytest.mark.parametrize("metric", METRICS)
 def test_an_exported_search_walks_blocks_of_codes(monkeypatch, k, metric):
-    monkeypatch.setattr(search_ways, "EXPORTED_BLOCK_CODES", 100)
+    monkeypatch.setattr(search, "EXPORTED_BLOCK_CODES", 100)
     module, x = Search(randn(k, 4, seed=1), metric), randn(60, 4)
     program = torch.export.export(module, (x[:7],), dynamic_shapes={"x": {0: torch.export.Dim("n")}}, strict=True)
     largest = max(math.prod(s for s in node.meta["val"].shape if isinstance(s, int)) for node in scores(program))
@@ -222,8 +222,8 @@ def test_faiss_and_blocks_agree(n, k, d, seed, offset):
 def test_latents_too_far_for_faiss_are_searched_by_products(faiss, monkeypatch):
     """Beyond, |x|² swallows all that depends on the code, and every code would be as good as any other."""
     searched = []
-    by_blocks = search_ways.nearest_by_blocks
-    monkeypatch.setattr(search_ways, "nearest_by_blocks", lambda x, s: searched.append(len(x)) or by_blocks(x, s))
+    by_blocks = search.nearest_by_blocks
+    monkeypatch.setattr(search, "nearest_by_blocks", lambda x, s: searched.append(len(x)) or by_blocks(x, s))
     x, codebook = randn(200, 24), randn(64, 24, seed=1)
     x[::4] *= 1e8
     right_n = scores_nk(x, codebook, "l2").argmin(axis=1)
@@ -243,13 +243,13 @@ def measured(monkeypatch):
         calls.append(call())
         return times[calls[-1]]
 
-    monkeypatch.setattr(search_ways, "_milliseconds", milliseconds)
-    monkeypatch.setattr(search_ways, "_remembered", {})
+    monkeypatch.setattr(search, "_milliseconds", milliseconds)
+    monkeypatch.setattr(search, "_remembered", {})
     return times, calls
 
 
 def choose(n=100, k=50, d=4, ways=WAYS):
-    return search_ways.fastest(ways, randn(n, d), scoring(randn(k, d), "l2"))
+    return search.fastest(ways, randn(n, d), scoring(randn(k, d), "l2"))
 
 
 @pytest.mark.parametrize(("blocks", "wins"), [(0.5, "blocks"), (0.89, "blocks"), (0.95, "triton"), (2.0, "triton")])

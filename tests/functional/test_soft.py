@@ -8,7 +8,7 @@ from scipy.special import softmax
 from scipy.stats import chisquare, entropy
 
 from driftvq.functional import blocks, gumbel_softmax, index_softmax, soft_usage
-from driftvq.functional.soft import column_keys, gumbel, row_keys
+from driftvq.functional.soft import COLUMN, ROW, gumbel, keys
 from tests.memory import largest_allocation
 
 
@@ -23,7 +23,7 @@ def logits_case(n=70, k=9, d=4, v=5, seed=0, dtype=torch.float64):
 
 def gumbel_noise(n, k, seed, dtype=torch.float64):
     """The noise of :func:`gumbel_softmax`, all of it at once."""
-    return gumbel(row_keys(n, torch.tensor(seed)), column_keys(k, torch.tensor(seed)), dtype)
+    return gumbel(keys(n, torch.tensor(seed), ROW), keys(k, torch.tensor(seed), COLUMN), dtype)
 
 
 def mixture(z, weight, bias, codebook, temperature, noise):

@@ -368,7 +368,7 @@ def test_who_trains_by_the_loss_alone_holds_no_more_than_one_step() -> None:
     for _ in range(3):
         quantizer.encode(torch.randn(2, 8, 40, requires_grad=True))
         quantizer.loss.backward()
-    assert len(quantizer._passage.encoded) == 1
+    assert len(quantizer._passed) == 1
 
 
 def test_encoding_without_gradients_takes_none_from_training() -> None:

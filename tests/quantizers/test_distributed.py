@@ -31,7 +31,6 @@ from driftvq.quantizers.codebooks.sampling import draw_rows
 from driftvq.quantizers.distributed import (
     from_first_process,
     gather_rows,
-    row_counts,
     sum_over_processes,
     world_size,
 )
@@ -228,8 +227,8 @@ def collectives(rank):
     sum_over_processes(kept)
     return {
         "world_size": world_size(),
-        "gathered": gather_rows(local, row_counts(local)),
-        "gathered_empty": gather_rows(half, row_counts(half)),
+        "gathered": gather_rows(local),
+        "gathered_empty": gather_rows(half),
         "first": from_first_process(torch.tensor([rank + 7])),
         "sum": total,
         "count": count,
@@ -364,7 +363,7 @@ def test_evaluation_waits_for_nobody(ranks):
 def test_one_process_alone():
     x = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
     assert world_size() == 1
-    assert torch.equal(gather_rows(x, row_counts(x)), x)
+    assert torch.equal(gather_rows(x), x)
     assert torch.equal(from_first_process(x), x)
     first, second = sum_over_processes(x, 2 * x)
     assert torch.equal(first, x)

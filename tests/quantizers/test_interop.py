@@ -401,9 +401,9 @@ def test_names_are_imported_on_first_use():
         "import sys, driftvq\n"
         "assert 'torch' not in sys.modules\n"
         "driftvq.VQ\n"
-        "assert 'driftvq.quantizers.interop' not in sys.modules\n"
+        "assert 'driftvq.quantizers.adapters' not in sys.modules\n"
         "for name in driftvq.__all__: getattr(driftvq, name)\n"
-        "assert driftvq.from_taming.__module__ == 'driftvq.quantizers.interop'\n"
+        "assert driftvq.from_taming.__module__ == 'driftvq.quantizers.adapters'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'from_tamming'"):

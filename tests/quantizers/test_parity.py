@@ -23,7 +23,7 @@ from vector_quantize_pytorch.vector_quantize_pytorch import orthogonal_loss_fn, 
 
 from driftvq import EMAVQ, FSQ, LFQ, VQ, FactorizedVQ, ResidualVQ, SimVQ
 from driftvq.functional import orthogonal_loss, rotate
-from driftvq.quantizers.interop import from_vector_quantize_pytorch
+from driftvq.quantizers.adapters import from_vector_quantize_pytorch
 
 STEPS = 5
 close = partial(assert_close, rtol=1e-5, atol=1e-5)

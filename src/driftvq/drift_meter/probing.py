@@ -17,8 +17,7 @@ from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.composite import CompositeQuantizer
 from driftvq.quantizers.grouped_vq import GroupedVQ
-from driftvq.quantizers.quantizer import Quantizer
-from driftvq.quantizers.steps import project
+from driftvq.quantizers.quantizer import Quantizer, project
 
 
 class Snapshot(NamedTuple):

@@ -10,23 +10,20 @@ from driftvq.functional.displacement import (
     fit_field,
 )
 from driftvq.functional.gradients import (
+    KERNELS,
+    Kernel,
     directional,
+    kernel_codebook_loss,
+    kernel_transfer,
+    masked_mse,
     modified_straight_through,
+    orthogonal_loss,
     rotate,
     spread_gradient,
     straight_through,
 )
 from driftvq.functional.kmeans import KMeansResult, kmeans, kmeans_plus_plus
-from driftvq.functional.losses import (
-    KERNELS,
-    Kernel,
-    kernel_codebook_loss,
-    kernel_transfer,
-    masked_mse,
-    orthogonal_loss,
-)
-from driftvq.functional.search import WAYS, Way, highest_logit, nearest, nearest_few
-from driftvq.functional.search_ways import METRICS, Metric
+from driftvq.functional.search import METRICS, WAYS, Metric, Way, highest_logit, nearest, nearest_few
 from driftvq.functional.soft import gumbel_softmax, index_softmax, soft_usage
 from driftvq.functional.transport import (
     Gaussian,

@@ -1,11 +1,13 @@
 """What a device can hold and compute: how many latents to walk at a time, and in which precision.
 
-Nothing of size latents × codes outlives its block.
+Nothing of size latents × codes outlives its block, and graphs see what walks over blocks as one operator.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 CPU_BLOCK_ELEMENTS = 2**21
 """8 MB of float32: fits a shared cache, so a block's matmul, reduction and exponential stay out of main memory."""
@@ -20,9 +22,36 @@ TILE_LATENTS, TILE_CODES = 64, 64
 three registers per place of the tile leave room for the products, and 64 KB of shared memory, AMD's, for their factors.
 """
 
-
 FULL_PRECISION = ("cpu", "cuda")
 """Devices that compute in float64, and that have every function of ``torch.linalg``; Apple's do not."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def operator(
+    name: str, fake: Callable[..., Any], backward: Callable[..., Any] | None = None, setup: Any = None
+) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Make a function the operator ``driftvq::name``, which changes none of its arguments.
+
+    Args:
+        name: of the operator.
+        fake: from the same arguments, tensors like those returned, without values.
+        backward, setup: see ``torch.library.register_autograd``; without a setup the arguments are saved.
+    """
+
+    def make(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        made = torch.library.custom_op(f"driftvq::{name}", function, mutates_args=())
+        made.register_fake(fake)
+        if backward is not None:
+            made.register_autograd(backward, setup_context=setup or _save)
+        return made
+
+    return make
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: object) -> None:
+    ctx.save_for_backward(*inputs)
 
 
 def block_rows(codes: int, device: torch.device) -> int:
@@ -38,6 +67,16 @@ def row_blocks(rows: int, codes: int, device: torch.device) -> Iterator[slice]:
         yield slice(start, min(start + step, rows))
 
 
+def index_like(x_nd: Tensor, *rest: object) -> Tensor:
+    """An int64 index for each latent, without a value."""
+    return x_nd.new_empty(x_nd.shape[0], dtype=torch.int64)
+
+
 def widest_float(device: torch.device) -> torch.dtype:
     """float64, or float32 where there is none."""
     return torch.float64 if device.type in FULL_PRECISION else torch.float32
+
+
+def near(tensor: Tensor) -> Tensor:
+    """The tensor where ``torch.linalg`` has every function: on its device, or on the CPU."""
+    return tensor if tensor.device.type in FULL_PRECISION else tensor.cpu()

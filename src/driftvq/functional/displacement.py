@@ -12,35 +12,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from driftvq.functional.blocks import FULL_PRECISION
+from driftvq.functional.blocks import near
 
 
 def field_moments(features_rp: Tensor, moved_rd: Tensor, count_r: Tensor) -> Tensor:
     """``Σ_i f_i [f_i, Δ_i]ᵀ`` over latents i, ``(p, p + d)``: all that a fit needs; it adds up over processes.
 
-    Args:
-        features_rp: one row per latent, or per group of latents that share their features.
-        moved_rd: the displacements Δ, summed within a group.
-        count_r: latents in each group.
+    A row may stand for a group of ``count`` latents that share their features; their Δ are then summed.
     """
     return features_rp.t() @ torch.cat([features_rp * count_r[:, None], moved_rd], dim=1)
 
 
 def fit_field(moments: Tensor, ridge_pp: Tensor) -> Tensor:
-    """``W = (A + A₁₁ R)⁻¹ B`` of moments ``[A, B]``: the field is ``f(c) W``, ``(p, d)``.
+    """``W = (A + A₁₁ R)⁻¹ B`` of :func:`field_moments` ``[A, B]``: the field is ``f(c) W``, ``(p, d)``.
 
-    Args:
-        moments: see :func:`field_moments`, of one batch or summed over several; the first feature is 1, so that A₁₁
-            counts the latents.
-        ridge_pp: R, diagonal; directions in which the features vary less than it stay out.
+    The first feature is 1, so that A₁₁ counts the latents. R is diagonal; directions in which the features vary less
+    than it stay out.
     """
     features = moments.shape[0]
     gram_pp, joint_pd = moments.split([features, moments.shape[1] - features], dim=1)
     lifted_pp = torch.addcmul(gram_pp, ridge_pp, gram_pp[0, 0])
-    near = moments.device if moments.device.type in FULL_PRECISION else torch.device("cpu")
     # Not `cholesky`, which waits for the device to say whether it succeeded.
-    factor_pp = torch.linalg.cholesky_ex(lifted_pp.to(near)).L
-    return torch.cholesky_solve(joint_pd.to(near), factor_pp).to(moments.device)
+    factor_pp = torch.linalg.cholesky_ex(near(lifted_pp)).L
+    return torch.cholesky_solve(near(joint_pd), factor_pp).to(moments.device)
 
 
 def field_agreement(fields_fpd: Tensor, moments: Tensor) -> Tensor:
@@ -56,11 +50,7 @@ def field_agreement(fields_fpd: Tensor, moments: Tensor) -> Tensor:
 
 
 class DriftMoments(NamedTuple):
-    """Sums over latents from which a drift is fitted; they add up over processes.
-
-    Number of latents; sums of codes ``(d,)``, of displacements ``(d,)``, of codes × codes and codes × displacements
-    ``(d, d)``, and of squared displacements.
-    """
+    """Sums over latents from which a drift is fitted; they add up over processes. ``latents`` is their number."""
 
     latents: Tensor
     codes: Tensor
@@ -110,7 +100,7 @@ def fit_drift(moments: DriftMoments) -> Drift:
     joint_dd = moments.codes_moved / count - torch.outer(origin, shift)
     variance = (moments.moved_squared / count - shift.square().sum()).clamp(min=0)
 
-    scale_d, directions_dd = _eigh(spread_dd)
+    scale_d, directions_dd = (found.to(spread_dd.device) for found in torch.linalg.eigh(near(spread_dd)))
     tiny = torch.finfo(scale_d.dtype).tiny
     along_dd = directions_dd.t() @ joint_dd
     usable_d = scale_d > scale_d[-1].clamp(min=tiny) * torch.finfo(scale_d.dtype).eps * dim
@@ -125,11 +115,3 @@ def fit_drift(moments: DriftMoments) -> Drift:
 
     signal = torch.stack([shift.square().sum(), torch.where(enough, explained_d.sum(), 0)])
     return Drift(origin, shift, linear_dd, signal, torch.stack([noise, noise * usable_d.sum()]))
-
-
-def _eigh(symmetric_dd: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, ascending, and eigenvectors; the CPU computes them where the device cannot, as Apple's."""
-    device = symmetric_dd.device
-    near_dd = symmetric_dd if device.type in FULL_PRECISION else symmetric_dd.cpu()
-    values_d, vectors_dd = torch.linalg.eigh(near_dd)
-    return values_d.to(device), vectors_dd.to(device)

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.search import nearest
-from driftvq.functional.search_ways import METRICS, Metric
+from driftvq.functional.search import METRICS, Metric, nearest
 
 SEEDING_ROUNDS = 64
 """k-means++ draws one seed at a time; beyond this many seeds it draws several a round."""
@@ -40,9 +39,6 @@ def kmeans(
         iterations: at most so many; stops when no latent changes its cell.
         metric: ``"l2"``, or ``"cosine"`` for unit-length codes.
         generator: a CPU generator that makes the result reproducible.
-
-    Returns:
-        Codebook, indices and inertia; the indices belong to the returned codebook.
     """
     if x_nd.ndim != 2 or x_nd.shape[0] == 0:
         raise ValueError(f"k-means needs latents of shape (n, d) with n ≥ 1, got {tuple(x_nd.shape)}")
@@ -54,10 +50,9 @@ def kmeans(
     if metric == "cosine":
         x_nd = F.normalize(x_nd, dim=1)
     if len(x_nd) <= codebook_size:
-        codebook_kd = x_nd[torch.arange(codebook_size, device=x_nd.device) % len(x_nd)].clone()
-        indices_n = nearest(x_nd, codebook_kd)
-        return KMeansResult(codebook_kd, indices_n, _residuals(x_nd, codebook_kd, indices_n).sum())
-    codebook_kd = kmeans_plus_plus(x_nd, codebook_size, generator)
+        codebook_kd, iterations = x_nd[torch.arange(codebook_size, device=x_nd.device) % len(x_nd)].clone(), 0
+    else:
+        codebook_kd = kmeans_plus_plus(x_nd, codebook_size, generator)
     indices_n = nearest(x_nd, codebook_kd)
     for _ in range(iterations):
         codebook_kd = _centroids(x_nd, codebook_kd, indices_n)
@@ -77,8 +72,7 @@ def kmeans_plus_plus(x_nd: Tensor, codebook_size: int, generator: torch.Generato
     """
     if codebook_size > len(x_nd):
         raise ValueError(f"cannot draw {codebook_size} seeds from {len(x_nd)} latents")
-    first = torch.randint(len(x_nd), (1,), generator=generator)
-    chosen_k = first.to(x_nd.device)
+    chosen_k = torch.randint(len(x_nd), (1,), generator=generator).to(x_nd.device)
     sq_dist_n = (x_nd - x_nd[chosen_k]).square().sum(dim=1)
     while len(chosen_k) < codebook_size:
         wanted = min(max(1, codebook_size // SEEDING_ROUNDS), codebook_size - len(chosen_k))

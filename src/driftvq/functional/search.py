@@ -1,42 +1,98 @@
-"""Exact nearest-code search.
+"""Exact nearest-code search: nearest code as the highest score, by the fastest way that a device has.
 
-Shape suffixes: n latents, k codes, d dimensions.
+By blocks of matrix products, which every device has; by faiss, the fastest on the CPU where it is installed; and by
+:mod:`driftvq.functional.triton_search`, which loads what only GPUs need.
+
+Shape suffixes: n latents, k codes, d dimensions, b latents of one block, s sampled codes.
 """
 
 import os
+import threading
+import time
 import warnings
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib import import_module
 from types import ModuleType
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.blocks import row_blocks
-from driftvq.functional.search_ways import (
-    METRICS,
-    Metric,
-    Scoring,
-    fastest,
-    highest_by_blocks,
-    highest_by_blocks_of_codes,
-    load_faiss,
-    nearest_by_blocks,
-    nearest_by_faiss,
-    scoring,
-)
+from driftvq.functional.blocks import block_rows, index_like, operator, row_blocks, widest_float
+
+Metric = Literal["l2", "cosine"]
+METRICS: tuple[Metric, ...] = ("l2", "cosine")
+
+ORIGIN_SAMPLE = 63
+"""Codes whose median is the origin: few cost nothing, and these miss the middle by an eighth of the spread."""
+
+EXPONENT_BITS = {torch.float32: (torch.int32, 0x7F800000), torch.float64: (torch.int64, 0x7FF0000000000000)}
 
 Way = Literal["auto", "blocks", "faiss", "triton"]
 WAYS: tuple[Way, ...] = ("auto", "blocks", "faiss", "triton")
-Search = Callable[[Tensor, Scoring], Tensor]
 
 WAY_VARIABLE = "DRIFTVQ_SEARCH"
 """Environment variable that chooses the way for every search that leaves it open."""
 
 
+class Scoring(NamedTuple):
+    """``score_k(x) = (x - origin)·weight_k - penalty_k / 2``, highest at the nearest code.
+
+    There is no origin where directions are compared; ``size`` is the power of two by which the codes were divided.
+    """
+
+    weight_kd: Tensor
+    penalty_k: Tensor
+    origin_d: Tensor | None
+    size: Tensor | None
+
+    def centred(self, x_nd: Tensor) -> Tensor:
+        """``x - origin``."""
+        return x_nd if self.origin_d is None else x_nd - self.origin_d
+
+
+Search = Callable[[Tensor, Scoring], Tensor]
+
+
+def scoring(codebook_kd: Tensor, metric: Metric) -> Scoring:
+    """The score of a codebook under a metric.
+
+    ``argmin_k |x - c_k|² = argmax_k (x·c_k - |c_k|²/2)``, for every origin and in every unit of length;
+    ``argmax_k x·c_k / (|x||c_k|) = argmax_k x·ĉ_k``, whatever the length of x.
+    """
+    if metric == "cosine":
+        return Scoring(unit_rows(codebook_kd), codebook_kd.new_zeros(len(codebook_kd)), None, None)
+    # Distances do not change when the origin moves; their rounding error does, with the square of the offset.
+    # The median of a few codes: unlike the mean it stays where most codes are if some are lost far away.
+    sample_sd = codebook_kd[:: max(1, len(codebook_kd) // ORIGIN_SAMPLE)][:ORIGIN_SAMPLE]
+    origin_d = sample_sd.sort(dim=0).values[len(sample_sd) // 2]
+    centred_kd = codebook_kd - origin_d
+    # Only the codes are divided: |c|² then neither overflows nor vanishes at any scale of latents and codes.
+    size = _power_of_two(centred_kd)
+    weight_kd = centred_kd / size
+    return Scoring(weight_kd, (weight_kd * centred_kd).sum(dim=1), origin_d, size)
+
+
+def unit_rows(x_nd: Tensor) -> Tensor:
+    """``x / |x|``; zero stays zero. The squares are summed in the widest float, which 1e±18 does not leave."""
+    length_n1: Tensor = torch.linalg.vector_norm(x_nd, dim=1, keepdim=True, dtype=widest_float(x_nd.device))
+    return x_nd / length_n1.clamp(min=torch.finfo(x_nd.dtype).tiny).to(x_nd.dtype)
+
+
+def _power_of_two(x: Tensor) -> Tensor:
+    """The power of two at or below the largest magnitude: division by it is exact."""
+    tiny = torch.finfo(x.dtype).tiny
+    if torch.compiler.is_exporting():  # other runtimes do not read the bits of a float
+        return x.abs().max().clamp(min=tiny)
+    integer, exponent = EXPONENT_BITS[x.dtype]
+    return x.view(integer).bitwise_and(exponent).amax().view(x.dtype).clamp(min=tiny)
+
+
 def nearest(x_nd: Tensor, codebook_kd: Tensor, metric: Metric = "l2", way: Way = "auto") -> Tensor:
-    """Index of the nearest code of every latent, exact, without storing latents × codes.
+    """Index of the nearest code of every latent ``(n,)``, exact, without storing latents × codes.
 
     ``argmin_k |x - c_k|²`` (l2) or ``argmax_k x·c_k / (|x||c_k|)`` (cosine).
 
@@ -47,16 +103,8 @@ def nearest(x_nd: Tensor, codebook_kd: Tensor, metric: Metric = "l2", way: Way =
 
     The ways: ``faiss`` on the CPU where it is installed; ``triton``, a fused kernel, on NVIDIA's and AMD's GPUs for up
     to 256 dimensions; ``blocks`` of one matrix product and one argmax everywhere. ``auto`` takes faiss on the CPU; on
-    a GPU it measures once per shape which of the two is faster (:mod:`driftvq.functional.search_ways`).
-
-    Args:
-        x_nd: latents, e.g. ``(16384, 64)``.
-        codebook_kd: codes, e.g. ``(8192, 64)``.
-        metric: ``"l2"`` or ``"cosine"``.
-        way: one of :data:`WAYS`; ``"auto"`` takes the one in the environment variable DRIFTVQ_SEARCH if it can.
-
-    Returns:
-        int64 indices, e.g. ``(16384,)``.
+    a GPU it measures once per shape which of the two is faster. Where the environment variable DRIFTVQ_SEARCH names a
+    way that can be had, ``auto`` is that one.
     """
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {METRICS}, got {metric!r}")
@@ -71,11 +119,10 @@ def nearest(x_nd: Tensor, codebook_kd: Tensor, metric: Metric = "l2", way: Way =
     if torch.compiler.is_exporting():  # a plain graph that every runtime knows
         found = scoring(codebook_kd, metric)
         return highest_by_blocks_of_codes(found.centred(x_nd), found.weight_kd, found.penalty_k, beta=-0.5)
-    indices: Tensor = _nearest_op(x_nd, codebook_kd, metric, way)
-    return indices
+    return _nearest_op(x_nd, codebook_kd, metric, way)
 
 
-@torch.library.custom_op("driftvq::nearest", mutates_args=())
+@operator("nearest", index_like)
 def _nearest_op(x_nd: Tensor, codebook_kd: Tensor, metric: str, way: str) -> Tensor:
     if len(x_nd) == 0:
         return torch.empty(0, dtype=torch.int64, device=x_nd.device)
@@ -83,16 +130,12 @@ def _nearest_op(x_nd: Tensor, codebook_kd: Tensor, metric: str, way: str) -> Ten
     return _search(x_nd, found, way)(x_nd, found)
 
 
-_nearest_op.register_fake(lambda x_nd, *rest: x_nd.new_empty(x_nd.shape[0], dtype=torch.int64))
-
-
-@_nearest_op.register_vmap
+@partial(torch.library.register_vmap, "driftvq::nearest")
 def _(info: object, dims: tuple[int | None, ...], x_nd: Tensor, codebook_kd: Tensor, metric: str, way: str) -> Any:
     """One search for all latents of all batches; codebooks that differ are searched one after the other."""
     if dims[1] is None:
         x_bnd = x_nd.movedim(cast("int", dims[0]), 0)
-        indices: Tensor = _nearest_op(x_bnd.flatten(0, 1), codebook_kd, metric, way)
-        return indices.unflatten(0, x_bnd.shape[:2]), 0
+        return _nearest_op(x_bnd.flatten(0, 1), codebook_kd, metric, way).unflatten(0, x_bnd.shape[:2]), 0
     codebooks = codebook_kd.unbind(dims[1])
     latents = [x_nd] * len(codebooks) if dims[0] is None else x_nd.unbind(dims[0])
     found = [_nearest_op(x, codes, metric, way) for x, codes in zip(latents, codebooks, strict=True)]
@@ -102,11 +145,10 @@ def _(info: object, dims: tuple[int | None, ...], x_nd: Tensor, codebook_kd: Ten
 def nearest_few(x_nd: Tensor, codebook_kd: Tensor, count: int) -> Tensor:
     """Indices of the ``count`` nearest codes of every latent by l2, the nearest first: ``(n, count)``; in blocks."""
     dtype = torch.promote_types(x_nd.dtype, torch.float32)
-    indices: Tensor = _nearest_few_op(x_nd.detach().to(dtype), codebook_kd.detach().to(dtype), count)
-    return indices
+    return _nearest_few_op(x_nd.detach().to(dtype), codebook_kd.detach().to(dtype), count)
 
 
-@torch.library.custom_op("driftvq::nearest_few", mutates_args=())
+@operator("nearest_few", lambda x_nd, codebook_kd, count: x_nd.new_empty(x_nd.shape[0], count, dtype=torch.int64))
 def _nearest_few_op(x_nd: Tensor, codebook_kd: Tensor, count: int) -> Tensor:
     found = scoring(codebook_kd, "l2")
     indices_nc = torch.empty(len(x_nd), count, dtype=torch.int64, device=x_nd.device)
@@ -116,46 +158,34 @@ def _nearest_few_op(x_nd: Tensor, codebook_kd: Tensor, count: int) -> Tensor:
     return indices_nc
 
 
-_nearest_few_op.register_fake(lambda x_nd, codebook_kd, count: x_nd.new_empty(x_nd.shape[0], count, dtype=torch.int64))
-
-
 def highest_logit(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
     """``argmax_k (x·w_k + b_k)`` of every latent, in blocks; ties as in :func:`nearest`."""
     x_nd, weight_kd, bias_k = x_nd.detach(), weight_kd.detach(), bias_k.detach()
     if torch.compiler.is_exporting():
         return highest_by_blocks_of_codes(x_nd, weight_kd, bias_k)
-    indices: Tensor = _highest_logit_op(x_nd, weight_kd, bias_k)
-    return indices
+    return _highest_logit_op(x_nd, weight_kd, bias_k)
 
 
-@torch.library.custom_op("driftvq::highest_logit", mutates_args=())
+@operator("highest_logit", index_like)
 def _highest_logit_op(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
     return highest_by_blocks(x_nd, weight_kd, bias_k)
-
-
-_highest_logit_op.register_fake(lambda x_nd, *rest: x_nd.new_empty(x_nd.shape[0], dtype=torch.int64))
 
 
 def _search(x_nd: Tensor, found: Scoring, way: str) -> Search:
     """The function that searches these latents."""
     ways = available_ways(x_nd)
     if way == "auto":
+        asked = os.environ.get(WAY_VARIABLE, "auto")
+        if asked not in WAYS:
+            raise ValueError(f"{WAY_VARIABLE} must be one of {WAYS}, got {asked!r}")
         by_device = fastest(ways, x_nd, found) if x_nd.device.type == "cuda" else next(iter(ways))
-        return ways[_preferred(ways) or by_device]
+        return ways[asked if asked in ways else by_device]
     if way not in ways:
         raise ValueError(
             f"{way!r} cannot search {x_nd.dtype} latents of {x_nd.shape[1]} dimensions on {x_nd.device}; "
             f"here: 'auto', {', '.join(map(repr, ways))}"
         )
     return ways[way]
-
-
-def _preferred(ways: dict[str, Search]) -> str | None:
-    """What the environment asks for, where it can be had."""
-    way = os.environ.get(WAY_VARIABLE, "auto")
-    if way not in WAYS:
-        raise ValueError(f"{WAY_VARIABLE} must be one of {WAYS}, got {way!r}")
-    return way if way in ways else None
 
 
 def available_ways(x_nd: Tensor) -> dict[str, Search]:
@@ -165,16 +195,14 @@ def available_ways(x_nd: Tensor) -> dict[str, Search]:
         return ways
     if x_nd.device.type == "cpu" and load_faiss() is not None:
         ways = {"faiss": nearest_by_faiss, **ways}
-    if x_nd.device.type == "cuda" and (fused := _nearest_by_triton(x_nd)) is not None and _triton_runs_on(x_nd.device):
-        ways = {"triton": fused, **ways}
-    elif os.environ.get("TRITON_INTERPRET") == "1" and (fused := _nearest_by_triton(x_nd)) is not None:
-        ways = {**ways, "triton": fused}
+    on_gpu, interpreted = x_nd.device.type == "cuda", os.environ.get("TRITON_INTERPRET") == "1"
+    module = _triton_search() if on_gpu or interpreted else None
+    if module is not None and x_nd.shape[1] <= module.MAX_DIMS:
+        if on_gpu and _triton_runs_on(x_nd.device):
+            ways = {"triton": module.nearest_by_triton, **ways}
+        elif interpreted:
+            ways = {**ways, "triton": module.nearest_by_triton}
     return ways
-
-
-def _nearest_by_triton(x_nd: Tensor) -> Search | None:
-    module = _triton_search()
-    return None if module is None or x_nd.shape[1] > module.MAX_DIMS else module.nearest_by_triton
 
 
 @cache
@@ -195,7 +223,160 @@ def _triton_runs_on(device: torch.device) -> bool:
 def _triton_search() -> ModuleType | None:
     """Triton comes with torch for GPUs; it is large and slow to import, so only where it may be used."""
     try:
-        from driftvq.functional import triton_search
+        return import_module("driftvq.functional.triton_search")
     except ImportError:
         return None
-    return triton_search
+
+
+EXPORTED_BLOCK_CODES = 1024
+"""Codes of one block in an exported graph, where a block has all latents."""
+
+
+def nearest_by_blocks(x_nd: Tensor, scoring: Scoring) -> Tensor:
+    """Index of the highest score of every latent; float32 as precise as torch's matrix products are set to be."""
+    return highest_by_blocks(scoring.centred(x_nd), scoring.weight_kd, scoring.penalty_k, beta=-0.5)
+
+
+def highest_by_blocks(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: float = 1.0) -> Tensor:
+    """``argmax_k (x·w_k + β b_k)``, in blocks of latents."""
+    codes = len(weight_kd)
+    indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
+    buffer_bk = x_nd.new_empty(min(len(x_nd), block_rows(codes, x_nd.device)), codes)
+    for rows in row_blocks(len(x_nd), codes, x_nd.device):
+        block_bk = buffer_bk[: rows.stop - rows.start]
+        torch.addmm(bias_k, x_nd[rows], weight_kd.t(), beta=beta, out=block_bk)
+        torch.argmax(block_bk, dim=1, out=indices_n[rows])
+    return indices_n
+
+
+def highest_by_blocks_of_codes(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: float = 1.0) -> Tensor:
+    """The same in blocks of codes: in a graph that is exported their number is known, that of latents is not.
+
+    A loop in the graph, as blocks one after the other would all be computed, and kept, before the first is used.
+    """
+    codes = len(weight_kd)
+    if codes <= EXPORTED_BLOCK_CODES:
+        return torch.addmm(bias_k, x_nd, weight_kd.t(), beta=beta).argmax(dim=1)
+    from torch._higher_order_ops.scan import scan
+
+    blocks = -(-codes // EXPORTED_BLOCK_CODES)
+    missing = blocks * EXPORTED_BLOCK_CODES - codes
+    weight_bcd = F.pad(weight_kd, (0, 0, 0, missing)).unflatten(0, (blocks, EXPORTED_BLOCK_CODES))
+    never = -torch.inf if beta > 0 else torch.inf
+    bias_bc = F.pad(bias_k, (0, missing), value=never).unflatten(0, (blocks, EXPORTED_BLOCK_CODES))
+    start_b = torch.arange(blocks, device=x_nd.device) * EXPORTED_BLOCK_CODES
+
+    def better(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor, Tensor]) -> tuple[Any, Tensor]:
+        weight_cd, bias_c, start = block
+        score_n, place_n = torch.addmm(bias_c, x_nd, weight_cd.t(), beta=beta).max(dim=1)
+        index_n = torch.where(score_n > best[0], place_n + start, best[1])
+        return (torch.maximum(score_n, best[0]), index_n), start.clone()
+
+    none = (x_nd.new_full((len(x_nd),), -torch.inf), torch.zeros(len(x_nd), dtype=torch.int64, device=x_nd.device))
+    (_, index_n), _ = scan(better, none, (weight_bcd, bias_bc, start_b))
+    found: Tensor = index_n
+    return found
+
+
+FAR = 2.0**32
+"""Squared distance, in units of the codebook's size, from which faiss's ``|x|² - 2 x·c + |c|²`` is mostly ``|x|²``."""
+
+
+@cache
+def load_faiss() -> ModuleType | None:
+    """faiss, or None where it is not installed."""
+    try:
+        return import_module("faiss")
+    except ImportError:
+        return None
+
+
+def nearest_by_faiss(x_nd: Tensor, scoring: Scoring) -> Tensor:
+    """Index of the nearest code of float32 latents on the CPU."""
+    faiss = load_faiss()
+    assert faiss is not None
+    # Latents whose squared distances to the weights rank the codes as the score does.
+    compared_nd = unit_rows(x_nd) if scoring.size is None else scoring.centred(x_nd).div_(scoring.size)
+    latents, codes = compared_nd.contiguous().numpy(), scoring.weight_kd.contiguous().numpy()
+    with _settings(faiss):
+        distances_n1, indices_n1 = faiss.knn(latents, codes, 1)
+    indices_n = torch.from_numpy(indices_n1[:, 0])
+    far = ~(distances_n1[:, 0] < FAR)  # NaN too
+    if far.any():
+        far_n = torch.from_numpy(far)
+        indices_n[far_n] = nearest_by_blocks(x_nd[far_n], scoring)
+    return indices_n
+
+
+class _Blocked:
+    """Searches that rely on faiss's blocked kernels at this moment, and the setting to return to after the last."""
+
+    lock = threading.Lock()
+    searches = 0
+    threshold = 0
+
+
+@contextmanager
+def _settings(faiss: ModuleType) -> Iterator[None]:
+    """Give faiss torch's number of threads and its blocked kernels at every size; as before afterwards.
+
+    The number of threads belongs to the calling thread. The size from which kernels are blocked belongs to the process:
+    the first of several searches at once sets it, the last one restores it.
+    """
+    threads = faiss.omp_get_max_threads()
+    with _Blocked.lock:
+        if _Blocked.searches == 0:
+            _Blocked.threshold = faiss.cvar.distance_compute_blas_threshold
+            faiss.cvar.distance_compute_blas_threshold = 1
+        _Blocked.searches += 1
+    try:
+        faiss.omp_set_num_threads(torch.get_num_threads())
+        yield
+    finally:
+        faiss.omp_set_num_threads(threads)
+        with _Blocked.lock:
+            _Blocked.searches -= 1
+            if _Blocked.searches == 0:
+                faiss.cvar.distance_compute_blas_threshold = _Blocked.threshold
+
+
+ROUNDS, MARGIN = 3, 0.9
+"""Another way must take less than this share of the preferred one's time: a draw is decided alike in every run."""
+
+_remembered: dict[tuple[str, int, int, int], str] = {}
+
+
+def fastest(ways: Mapping[str, Search], x_nd: Tensor, scoring: Scoring) -> str:
+    """Name of the fastest way, measured on the first latents of a shape class; all ways find the same codes.
+
+    The first way is taken unmeasured while a CUDA graph is captured, which allows no measurement; if algorithms are to
+    be deterministic, since two ways may round a near-tie differently; and if torch's products may round to
+    TensorFloat-32, which is not precise enough to search with.
+    """
+    preferred, codes = next(iter(ways)), len(scoring.weight_kd)
+    fixed = torch.are_deterministic_algorithms_enabled() or torch.backends.cuda.matmul.allow_tf32
+    if len(ways) == 1 or fixed:
+        return preferred
+    # One class: the device, latents and codes up to the next power of two, and the dimension.
+    shape = str(x_nd.device), (len(x_nd) - 1).bit_length(), (codes - 1).bit_length(), x_nd.shape[1]
+    if shape in _remembered:
+        return _remembered[shape]
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return preferred
+    best = {name: _milliseconds(partial(way, x_nd, scoring), x_nd.device) for name, way in ways.items()}
+    quickest = min(best, key=lambda name: best[name])
+    _remembered[shape] = quickest if best[quickest] < MARGIN * best[preferred] else preferred
+    return _remembered[shape]
+
+
+def _milliseconds(call: Callable[[], Tensor], device: torch.device) -> float:
+    """The best of a few rounds, after one that compiles and warms up."""
+    call()
+    best = float("inf")
+    for _ in range(ROUNDS):
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return 1e3 * best

@@ -10,7 +10,7 @@ Shape suffixes: n latents, k codes, d dimensions, v dimensions of a code, b late
 import torch
 from torch import Tensor
 
-from driftvq.functional.blocks import row_blocks
+from driftvq.functional.blocks import index_like, operator, row_blocks
 
 
 def gumbel_softmax(
@@ -18,40 +18,11 @@ def gumbel_softmax(
 ) -> tuple[Tensor, Tensor]:
     """Straight-through Gumbel-softmax: a sampled code in the forward pass, the soft mixture's gradient in the backward.
 
-    ``y_i = Σ_k softmax_k((l_ik + g_ik) / τ) c_k`` with Gumbel noise g; the sample is ``argmax_k (l_ik + g_ik)``.
-
-    Args:
-        z_nd: latents ``(n, d)``.
-        weight_kd, bias_k: the logits' weight ``(k, d)`` and bias ``(k,)``.
-        codebook_kv: codes ``(k, v)``.
-        temperature: τ.
-        seed: int64 scalar that fixes the noise; the backward pass draws the same noise again.
-
-    Returns:
-        Sampled indices ``(n,)``, and the sampled codes ``(n, v)`` whose gradient is that of the mixture y.
+    ``y_i = Σ_k softmax_k((l_ik + g_ik) / τ) c_k`` with Gumbel noise g, fixed by the int64 scalar ``seed``; the sample
+    is ``argmax_k (l_ik + g_ik)``. Returns its indices ``(n,)``, and its codes ``(n, v)`` with the gradient of y.
     """
     z_nd, weight_kd, bias_k = z_nd.contiguous(), weight_kd.contiguous(), bias_k.contiguous()
-    indices_n, codes_nv = _gumbel_op(z_nd, weight_kd, bias_k, codebook_kv.contiguous(), temperature, seed)
-    return indices_n, codes_nv
-
-
-@torch.library.custom_op("driftvq::gumbel_softmax", mutates_args=())
-def _gumbel_op(
-    z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, temperature: float, seed: Tensor
-) -> tuple[Tensor, Tensor]:
-    keys = _noise_keys(z_nd, weight_kd, seed)
-    indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
-    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
-        torch.argmax(_noisy_logits(rows, z_nd, weight_kd, bias_k, keys), dim=1, out=indices_n[rows])
-    return indices_n, codebook_kv[indices_n]
-
-
-_gumbel_op.register_fake(
-    lambda z_nd, weight_kd, bias_k, codebook_kv, *rest: (
-        z_nd.new_empty(z_nd.shape[0], dtype=torch.int64),
-        codebook_kv.new_empty(z_nd.shape[0], codebook_kv.shape[1]),
-    )
-)
+    return _gumbel_op(z_nd, weight_kd, bias_k, codebook_kv.contiguous(), temperature, seed)
 
 
 def _gumbel_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
@@ -60,53 +31,50 @@ def _gumbel_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 
 def _gumbel_backward(ctx, _, grad_nv):  # type: ignore[no-untyped-def]
-    grads = _gumbel_grad_op(*ctx.saved_tensors, grad_nv.contiguous(), ctx.temperature)
-    return (*grads, None, None)
+    given = (*ctx.saved_tensors, grad_nv.contiguous(), ctx.temperature)
+    return (*_gumbel_grad_op(*given), None, None)
 
 
-_gumbel_op.register_autograd(_gumbel_backward, setup_context=_gumbel_setup)
+@operator(
+    "gumbel_softmax",
+    lambda z_nd, _w, _b, codes_kv, *_: (index_like(z_nd), codes_kv.new_empty(len(z_nd), codes_kv.shape[1])),
+    _gumbel_backward,
+    _gumbel_setup,
+)
+def _gumbel_op(
+    z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, temperature: float, seed: Tensor
+) -> tuple[Tensor, Tensor]:
+    noise = _noise_keys(z_nd, weight_kd, seed)
+    indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
+    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
+        torch.argmax(_noisy_logits(rows, z_nd, weight_kd, bias_k, noise), dim=1, out=indices_n[rows])
+    return indices_n, codebook_kv[indices_n]
 
 
-@torch.library.custom_op("driftvq::gumbel_softmax_backward", mutates_args=())
+def _empty(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(map(torch.empty_like, tensors))
+
+
+@operator("gumbel_softmax_backward", lambda *given: _empty(*given[:4]))
 def _gumbel_grad_op(
-    z_nd: Tensor,
-    weight_kd: Tensor,
-    bias_k: Tensor,
-    codebook_kv: Tensor,
-    seed: Tensor,
-    grad_nv: Tensor,
-    temperature: float,
+    z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, seed: Tensor, grad_nv: Tensor, tau: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    keys = _noise_keys(z_nd, weight_kd, seed)
+    noise = _noise_keys(z_nd, weight_kd, seed)
     grads = _zeros(z_nd, weight_kd, bias_k)
     codebook_grad_kv = torch.zeros_like(codebook_kv)
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
-        p_bk = _noisy_logits(rows, z_nd, weight_kd, bias_k, keys).div_(temperature).softmax(dim=1)
+        p_bk = _noisy_logits(rows, z_nd, weight_kd, bias_k, noise).div_(tau).softmax(dim=1)
         codebook_grad_kv.addmm_(p_bk.t(), grad_nv[rows])
         towards_bk = grad_nv[rows] @ codebook_kv.t()
         towards_bk.sub_((p_bk * towards_bk).sum(dim=1, keepdim=True))
-        _accumulate(grads, rows, towards_bk.mul_(p_bk).div_(temperature), z_nd, weight_kd)
+        _accumulate(grads, rows, towards_bk.mul_(p_bk).div_(tau), z_nd, weight_kd)
     return (*grads, codebook_grad_kv)
 
 
-_gumbel_grad_op.register_fake(
-    lambda z_nd, weight_kd, bias_k, codebook_kv, *rest: (
-        *_zeros(z_nd, weight_kd, bias_k),
-        torch.zeros_like(codebook_kv),
-    )
-)
-
-
 def soft_usage(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean assignment and mean entropy of ``p_i = softmax_k(l_ik)``.
+    """Mean assignment ``Σ_i share_i p_i``, ``(k,)``, and entropy ``Σ_i share_i H(p_i)`` of ``p_i = softmax_k(l_ik)``.
 
-    Args:
-        z_nd: latents ``(n, d)``.
-        weight_kd, bias_k: the logits' weight ``(k, d)`` and bias ``(k,)``.
-        share_n: each latent's share in the means, e.g. ``1/n`` for all; ``(n,)``, not differentiated.
-
-    Returns:
-        ``Σ_i share_i p_i``, ``(k,)``, and ``Σ_i share_i H(p_i)`` in nats, a scalar.
+    The share of each latent, e.g. ``1/n`` for all, is not differentiated; entropies are in nats.
     """
     tensors = (z_nd, weight_kd, bias_k, share_n)
     if not torch.compiler.is_compiling() and any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
@@ -114,11 +82,19 @@ def soft_usage(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor)
         log_p_nk = (z_nd @ weight_kd.t() + bias_k).log_softmax(dim=1)
         p_nk = log_p_nk.exp()
         return share_n @ p_nk, -share_n @ (p_nk * log_p_nk).sum(dim=1)
-    mean_k, entropy = _soft_usage_op(z_nd.contiguous(), weight_kd.contiguous(), bias_k.contiguous(), share_n)
-    return mean_k, entropy
+    return _soft_usage_op(z_nd.contiguous(), weight_kd.contiguous(), bias_k.contiguous(), share_n)
 
 
-@torch.library.custom_op("driftvq::soft_usage", mutates_args=())
+def _soft_usage_backward(ctx, mean_grad_k, entropy_grad):  # type: ignore[no-untyped-def]
+    given = (*ctx.saved_tensors, mean_grad_k.contiguous(), entropy_grad)
+    return (*_soft_usage_grad_op(*given), None)
+
+
+@operator(
+    "soft_usage",
+    lambda z_nd, weight_kd, bias_k, share_n: (torch.empty_like(bias_k), z_nd.new_empty(())),
+    _soft_usage_backward,
+)
 def _soft_usage_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor]:
     mean_k, entropy = torch.zeros_like(bias_k), z_nd.new_zeros(())
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
@@ -129,19 +105,7 @@ def _soft_usage_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Ten
     return mean_k, entropy
 
 
-_soft_usage_op.register_fake(lambda z_nd, weight_kd, bias_k, share_n: (torch.empty_like(bias_k), z_nd.new_empty(())))
-
-
-def _soft_usage_backward(ctx, mean_grad_k, entropy_grad):  # type: ignore[no-untyped-def]
-    return (*_soft_usage_grad_op(*ctx.saved_tensors, mean_grad_k.contiguous(), entropy_grad), None)
-
-
-_soft_usage_op.register_autograd(
-    _soft_usage_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
-)
-
-
-@torch.library.custom_op("driftvq::soft_usage_backward", mutates_args=())
+@operator("soft_usage_backward", lambda *given: _empty(*given[:3]))
 def _soft_usage_grad_op(
     z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor, mean_grad_k: Tensor, entropy_grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -156,29 +120,27 @@ def _soft_usage_grad_op(
     return grads
 
 
-_soft_usage_grad_op.register_fake(lambda z_nd, weight_kd, bias_k, *rest: _zeros(z_nd, weight_kd, bias_k))
-
-
 def index_softmax(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The code of the highest ``z·c_k``, with the gradient of the soft choice among all of them.
 
     ``y_i = Σ_k (onehot_ik + p_ik - sg p_ik) c_k`` with ``p_i = softmax_k(z_i·c_k)``: the selected code receives the
-    gradient, and through p all latents and codes do.
-
-    Args:
-        z_nd: latents ``(n, d)``.
-        codebook_kd: codes ``(k, d)``.
-        share_n: each latent's share in the means, e.g. ``1/n`` for all; ``(n,)``, not differentiated.
-
-    Returns:
-        Indices ``(n,)``, codes y ``(n, d)``, and from the same pass what :func:`soft_usage` gives: ``Σ_i share_i p_i``,
-        ``(k,)``, and ``Σ_i share_i H(p_i)``.
+    gradient, and through p all latents and codes do. Returns indices ``(n,)``, codes y ``(n, d)``, and from the same
+    pass what :func:`soft_usage` gives.
     """
-    indices_n, codes_nd, mean_k, entropy = _index_op(z_nd.contiguous(), codebook_kd.contiguous(), share_n)
-    return indices_n, codes_nd, mean_k, entropy
+    return _index_op(z_nd.contiguous(), codebook_kd.contiguous(), share_n)
 
 
-@torch.library.custom_op("driftvq::index_softmax", mutates_args=())
+def _index_backward(ctx, _, grad_nd, mean_grad_k, entropy_grad):  # type: ignore[no-untyped-def]
+    given = (*ctx.saved_tensors, grad_nd.contiguous(), mean_grad_k.contiguous(), entropy_grad)
+    return (*_index_grad_op(*given), None)
+
+
+@operator(
+    "index_softmax",
+    lambda z_nd, codes_kd, _: (index_like(z_nd), *_empty(z_nd), z_nd.new_empty(len(codes_kd)), z_nd.new_empty(())),
+    _index_backward,
+    lambda ctx, inputs, output: ctx.save_for_backward(*inputs, output[0]),
+)
 def _index_op(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
     mean_k, entropy = codebook_kd.new_zeros(len(codebook_kd)), z_nd.new_zeros(())
@@ -191,23 +153,7 @@ def _index_op(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tenso
     return indices_n, codebook_kd[indices_n], mean_k, entropy
 
 
-@_index_op.register_fake
-def _(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    n, codes = z_nd.shape[0], codebook_kd.shape[0]
-    return z_nd.new_empty(n, dtype=torch.int64), torch.empty_like(z_nd), z_nd.new_empty(codes), z_nd.new_empty(())
-
-
-def _index_backward(ctx, _, grad_nd, mean_grad_k, entropy_grad):  # type: ignore[no-untyped-def]
-    grads = _index_grad_op(*ctx.saved_tensors, grad_nd.contiguous(), mean_grad_k.contiguous(), entropy_grad)
-    return (*grads, None)
-
-
-_index_op.register_autograd(
-    _index_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, output[0])
-)
-
-
-@torch.library.custom_op("driftvq::index_softmax_backward", mutates_args=())
+@operator("index_softmax_backward", lambda *given: _empty(*given[:2]))
 def _index_grad_op(
     z_nd: Tensor,
     codebook_kd: Tensor,
@@ -231,17 +177,14 @@ def _index_grad_op(
     return z_grad_nd, codebook_grad_kd
 
 
-_index_grad_op.register_fake(lambda z_nd, codebook_kd, *rest: (torch.empty_like(z_nd), torch.empty_like(codebook_kd)))
-
-
 def _noise_keys(z_nd: Tensor, weight_kd: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
     """Of the noise of latents and of codes."""
     seed = seed.to(z_nd.device)
-    return row_keys(len(z_nd), seed), column_keys(len(weight_kd), seed)
+    return keys(len(z_nd), seed, ROW), keys(len(weight_kd), seed, COLUMN)
 
 
-def _noisy_logits(rows: slice, z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, keys: tuple[Tensor, Tensor]) -> Tensor:
-    key_n, key_k = keys
+def _noisy_logits(rows: slice, z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, noise: tuple[Tensor, Tensor]) -> Tensor:
+    key_n, key_k = noise
     return gumbel(key_n[rows], key_k, z_nd.dtype).add_(bias_k).addmm_(z_nd[rows], weight_kd.t())
 
 
@@ -266,17 +209,8 @@ FIRST, SECOND = 0x2C1B3C6D, 0x297A2D39
 """Odd numbers of 30 bits, by whose products the bits of two keys are mixed."""
 
 
-def row_keys(count: int, seed: Tensor) -> Tensor:
-    """Random bits of each row, int32 ``(count,)``, from a seed that the device keeps: an int64 scalar."""
-    return _keys(count, seed, ROW)
-
-
-def column_keys(count: int, seed: Tensor) -> Tensor:
-    """Likewise of each column, independent of the rows'."""
-    return _keys(count, seed, COLUMN)
-
-
-def _keys(count: int, seed: Tensor, kind: int) -> Tensor:
+def keys(count: int, seed: Tensor, kind: int) -> Tensor:
+    """Random bits of each :data:`ROW` or each :data:`COLUMN`, int32 ``(count,)``; the device keeps the int64 seed."""
     key = (torch.arange(1, count + 1, device=seed.device) * kind).add_(seed * SEED)
     for _ in range(2):
         key = (key ^ (key >> 31 & 0x1FFFFFFFF)) * SPREAD  # the mask: a shift repeats the sign

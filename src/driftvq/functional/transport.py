@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from driftvq.functional.blocks import FULL_PRECISION, block_rows, row_blocks, widest_float
+from driftvq.functional.blocks import block_rows, near, operator, row_blocks, widest_float
 
 
 class Gaussian(NamedTuple):
@@ -21,10 +21,7 @@ class Gaussian(NamedTuple):
 def moments(x_nd: Tensor, weight_n: Tensor, origin_d: Tensor) -> Tensor:
     """``Σ_i w_i [1, x_i - o][1, x_i - o]ᵀ``, ``(1 + d, 1 + d)``: all that :func:`gaussian` needs; adds up over batches.
 
-    Args:
-        x_nd: vectors.
-        weight_n: their weights.
-        origin_d: o, near the vectors: what is subtracted first costs no precision.
+    The origin o is near the vectors: what is subtracted first costs no precision.
     """
     x_nd = (x_nd - origin_d).to(widest_float(x_nd.device))
     with_one = torch.cat([x_nd.new_ones(len(x_nd), 1), x_nd], dim=1)
@@ -43,14 +40,7 @@ def gaussian_transport(source: Gaussian, target: Gaussian) -> tuple[Tensor, Tens
 
     ``W² = |μ - ν|² + tr(Σ + T - 2 (Σ^½ T Σ^½)^½)``,  ``x ↦ ν + A (x - μ)`` with ``A = Σ^-½ (Σ^½ T Σ^½)^½ Σ^-½``
 
-    Directions in which the source has no extent are left out: nothing can be carried along them.
-
-    Args:
-        source: μ and Σ.
-        target: ν and T.
-
-    Returns:
-        The scalar W² and A ``(d, d)``.
+    Directions in which the source has no extent are left out: nothing can be carried along them. Returns W² and A.
     """
     root_dd, inverse_root_dd = _roots(source.covariance)
     middle_dd, _ = _roots(root_dd @ target.covariance @ root_dd)
@@ -61,8 +51,7 @@ def gaussian_transport(source: Gaussian, target: Gaussian) -> tuple[Tensor, Tens
 
 def _roots(matrix_dd: Tensor) -> tuple[Tensor, Tensor]:
     """The square root of a symmetric matrix and its inverse, or pseudoinverse where it is singular."""
-    near = matrix_dd.device if matrix_dd.device.type in FULL_PRECISION else torch.device("cpu")
-    values_d, vectors_dd = torch.linalg.eigh(matrix_dd.to(near))
+    values_d, vectors_dd = torch.linalg.eigh(near(matrix_dd))
     floor = values_d.amax().clamp(min=0) * len(values_d) * torch.finfo(values_d.dtype).eps
     root_d = values_d.clamp(min=0).sqrt()
     inverse_d = torch.where(values_d > floor, root_d, torch.inf).reciprocal()
@@ -75,10 +64,6 @@ def wasserstein_loss(codebook_kd: Tensor, target: Gaussian) -> Tensor:
 
     The gradient is known without differentiating matrix roots: ``2/k · (c - (ν + A (c - μ)))``, each code's way to
     where the optimal map would carry it.
-
-    Args:
-        codebook_kd: codes ``(k, d)``.
-        target: the Gaussian to reach; no gradient flows to it.
     """
     codes_kd = codebook_kd.detach()
     origin_d = codes_kd.mean(dim=0)
@@ -87,19 +72,15 @@ def wasserstein_loss(codebook_kd: Tensor, target: Gaussian) -> Tensor:
     away_kd = (codes_kd - source.mean.to(codes_kd.dtype)).to(map_dd.dtype)
     carried_kd = target.mean + away_kd @ map_dd.t()
     gradient_kd = (codes_kd - carried_kd).to(codes_kd.dtype) * (2 / len(codes_kd))
-    return (
-        distance.to(codes_kd.dtype) + (gradient_kd * (codebook_kd - codes_kd)).sum()
-    )  # zero in value, the closed form in gradient
+    # Zero in value, the closed form in gradient.
+    return distance.to(codes_kd.dtype) + (gradient_kd * (codebook_kd - codes_kd)).sum()
 
 
 def distance_spread(latents: Tensor, codes: Tensor) -> Tensor:
     """The standard deviation of ``|z_i - c_k|²`` over all pairs of latents and codes, without forming them.
 
     ``|z - c|² = a + b - 2 z·c``, so five means are enough: of a² and b², ``E[a z]``, ``E[b c]``, and ``E[(z·c)²] =
-    tr(E[zzᵀ] E[ccᵀ])``.
-
-    Args:
-        latents, codes: :func:`square_moments` of both about one origin.
+    tr(E[zzᵀ] E[ccᵀ])``. They come from the :func:`square_moments` of both about one origin.
     """
     (z_mean, z_square, z_long, z_pairs), (c_mean, c_square, c_long, c_pairs) = map(_unpacked, (latents, codes))
     z_norm, c_norm = z_pairs.diagonal().sum(), c_pairs.diagonal().sum()
@@ -125,11 +106,10 @@ def mean_assignment(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Te
 
     Half an iteration of Sinkhorn's algorithm: with ``b ← b - log`` of it, all codes are asked for equally.
     """
-    mean_k: Tensor = _mean_assignment_op(z_nd.detach(), weight_kd.detach(), bias_k.detach(), share_n.detach())
-    return mean_k
+    return _mean_assignment_op(z_nd.detach(), weight_kd.detach(), bias_k.detach(), share_n.detach())
 
 
-@torch.library.custom_op("driftvq::mean_assignment", mutates_args=())
+@operator("mean_assignment", lambda z_nd, weight_kd, bias_k, share_n: torch.empty_like(bias_k))
 def _mean_assignment_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> Tensor:
     mean_k, codes = torch.zeros_like(bias_k), len(weight_kd)
     buffer_bk = z_nd.new_empty(min(len(z_nd), block_rows(codes, z_nd.device)), codes)
@@ -137,6 +117,3 @@ def _mean_assignment_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n
         logits_bk = torch.addmm(bias_k, z_nd[rows], weight_kd.t(), out=buffer_bk[: rows.stop - rows.start])
         mean_k.addmv_(torch.softmax(logits_bk, dim=1, out=logits_bk).t(), share_n[rows])
     return mean_k
-
-
-_mean_assignment_op.register_fake(lambda z_nd, weight_kd, bias_k, share_n: torch.empty_like(bias_k))

@@ -1,3 +1,4 @@
+# ruff: noqa: N803 - constants of a kernel
 """Nearest code by one fused kernel on NVIDIA's and AMD's GPUs: scores of latents × codes never leave the registers.
 
 ``index = argmax_k ((x - origin)·w_k - penalty_k / 2)``. Triton comes with torch for GPUs; nothing else imports this.
@@ -13,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from driftvq.functional.blocks import TILE_CODES, TILE_LATENTS
-from driftvq.functional.search_ways import Scoring
+from driftvq.functional.search import Scoring
 
 MAX_DIMS = 256
 BROADCAST_DIMS = 8
@@ -33,12 +34,7 @@ def constants(dims: int) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def nearest_by_triton(x_nd: Tensor, scoring: Scoring) -> Tensor:
-    """Index of the highest score of every latent.
-
-    Args:
-        x_nd: float32 latents of at most :data:`MAX_DIMS` dimensions, at least one of them.
-        scoring: of the codebook.
-    """
+    """Index of the highest score of every latent: float32, of at most :data:`MAX_DIMS` dimensions, at least one."""
     latents, dims = x_nd.shape
     codes, blocks = len(scoring.weight_kd), -(-latents // TILE_LATENTS)
     codes_per_part = _codes_per_part(blocks, codes, _processors(x_nd.device))
@@ -65,19 +61,10 @@ def _codes_per_part(blocks: int, codes: int, processors: int) -> int:
     return TILE_CODES * tiles_per_part
 
 
-def _tile_scores(
-    x_nd: tl.tensor,
-    origin_d: tl.tensor,
-    weight_kd: tl.tensor,
-    score_nk: tl.tensor,
-    n: tl.tensor,
-    k: tl.tensor,
-    latents: tl.tensor,
-    end: tl.tensor,
-    DIMS: tl.constexpr,  # noqa: N803 - constants of a kernel
-    BROADCAST: tl.constexpr,  # noqa: N803
-    TILE_D: tl.constexpr,  # noqa: N803
-) -> tl.tensor:
+def _tile_scores(  # type: ignore[no-untyped-def]
+    x_nd, origin_d, weight_kd, score_nk, n, k, latents, end,
+    DIMS: tl.constexpr, BROADCAST: tl.constexpr, TILE_D: tl.constexpr,
+):  # fmt: skip
     for low in range(0, DIMS, TILE_D):
         d = low + tl.arange(0, TILE_D)
         inside = d < DIMS
@@ -92,22 +79,10 @@ def _tile_scores(
 _scores = triton.jit(_tile_scores)
 
 
-def _highest_scores(
-    x_nd: tl.tensor,
-    origin_d: tl.tensor,
-    weight_kd: tl.tensor,
-    penalty_k: tl.tensor,
-    best_pn: tl.tensor,
-    index_pn: tl.tensor,
-    latents: tl.tensor,
-    codes: tl.tensor,
-    codes_per_part: tl.tensor,
-    DIMS: tl.constexpr,  # noqa: N803
-    BROADCAST: tl.constexpr,  # noqa: N803
-    TILE_N: tl.constexpr,  # noqa: N803
-    TILE_K: tl.constexpr,  # noqa: N803
-    TILE_D: tl.constexpr,  # noqa: N803
-) -> None:
+def _highest_scores(  # type: ignore[no-untyped-def]
+    x_nd, origin_d, weight_kd, penalty_k, best_pn, index_pn, latents, codes, codes_per_part,
+    DIMS: tl.constexpr, BROADCAST: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr,
+):  # fmt: skip
     part = tl.program_id(1)
     n = tl.program_id(0).to(tl.int64) * TILE_N + tl.arange(0, TILE_N)
     begin = part * codes_per_part

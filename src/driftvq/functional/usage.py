@@ -7,11 +7,7 @@ from driftvq.functional.blocks import widest_float
 
 
 def count_codes(indices: Tensor, codebook_size: int) -> Tensor:
-    """How often each code was selected; negative indices (masked positions) are not counted.
-
-    Returns:
-        int64 counts ``(codebook_size,)``.
-    """
+    """How often each code was selected, int64 ``(codebook_size,)``; negative ones (masked positions) do not count."""
     flat = indices.flatten()
     valid = flat >= 0
     counts = torch.zeros(codebook_size, dtype=torch.int64, device=indices.device)

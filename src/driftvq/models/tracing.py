@@ -13,7 +13,7 @@ from torch.export import Dim, ExportedProgram
 
 from driftvq.models.vqvae import VQVAE
 from driftvq.quantizers import FSQ, Quantizer
-from driftvq.quantizers.codebooks.transformed import TransformedCodes
+from driftvq.quantizers.transformed_vq import TransformedCodes
 
 TRACED_BATCH, TRACED_GRID = 2, (5, 6)
 """The example that is traced. No two numbers are equal, so that none is taken for another."""

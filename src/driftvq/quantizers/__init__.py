@@ -1,4 +1,8 @@
-"""Quantizers behind one contract: one file per method, or for methods of one kind."""
+"""Quantizers behind one contract: one file per method, or for methods of one kind.
+
+Unless said otherwise, ``dim``, ``codebook_dim`` and ``channel_first`` are those of :class:`Quantizer`, and the
+``options`` of a quantizer with a codebook those of :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
+"""
 
 from driftvq.quantizers.cvq import CVQ
 from driftvq.quantizers.ema_vq import EMAVQ, CosineEMAVQ
@@ -15,13 +19,19 @@ from driftvq.quantizers.estimators import (
 )
 from driftvq.quantizers.fixed_grids import BSQ, FSQ, LFQ
 from driftvq.quantizers.grouped_vq import GroupedVQ
-from driftvq.quantizers.multi_scale_vq import MultiScaleVQ
 from driftvq.quantizers.ns_vq import NSVQ
 from driftvq.quantizers.ns_vq_paper import NSVQDeltaE, NSVQPaper, NSVQPublished, NSVQSequel
-from driftvq.quantizers.quantizer import QUANTIZERS, Quantizer, make_quantizer, register
-from driftvq.quantizers.residual_vq import ResidualVQ
+from driftvq.quantizers.quantizer import (
+    QUANTIZERS,
+    Details,
+    LossTerms,
+    Quantizer,
+    QuantizerOutput,
+    make_quantizer,
+    register,
+)
+from driftvq.quantizers.residual_vq import MultiScaleVQ, ResidualVQ
 from driftvq.quantizers.scored_vq import IBQ, GumbelVQ
-from driftvq.quantizers.steps import Details, LossTerms, QuantizerOutput
 from driftvq.quantizers.trans_vq import TransVQ
 from driftvq.quantizers.transformed_vq import BridgeVQ, SimVQ, TransVQPaper, TransVQPublished
 from driftvq.quantizers.transport_vq import OptVQ, WassersteinVQ

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from driftvq.functional import Metric, masked_mse, nearest_few, straight_through
 from driftvq.names import check_name, in_range, positive_int
-from driftvq.quantizers.codebooks.base import Codebook, Lesson, change_where_
+from driftvq.quantizers.codebooks.base import Codebook, Lesson, change_where_, row_weights
 from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.codebooks.growth import Rule, copied, grow_rows_, halved, split_busiest
 from driftvq.quantizers.codebooks.sampling import take_over
@@ -20,25 +20,19 @@ from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import is_sharded, with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
 from driftvq.quantizers.finite import OWN_SCALE
-from driftvq.quantizers.quantizer import Quantizer, argument_names
-from driftvq.quantizers.recomputation import may_be_recomputed, recomputing
-from driftvq.quantizers.steps import Call, Selection, Step, project
+from driftvq.quantizers.quantizer import Call, Quantizer, Selection, Step, argument_names, project
+from driftvq.quantizers.recomputation import recomputing
 
 
-class OptionsButEstimator(TypedDict, total=False):
-    """The options of :class:`CodebookQuantizer` for a method whose estimator is given."""
+class CodebookOptions(TypedDict, total=False):
+    """The options of :class:`CodebookQuantizer`, which every quantizer with a codebook takes."""
 
     commitment_weight: float
+    estimator: str | Estimator
     kmeans_init: bool
     kmeans_iters: int
     freeze_codebook: bool
     channel_first: bool
-
-
-class CodebookOptions(OptionsButEstimator, total=False):
-    """The options of :class:`CodebookQuantizer`, which every quantizer with a codebook takes."""
-
-    estimator: str | Estimator
 
 
 class CodebookQuantizer(Quantizer):
@@ -57,13 +51,11 @@ class CodebookQuantizer(Quantizer):
         kmeans_init: start from k-means of the first latents seen in training.
         kmeans_iters: iterations of that k-means.
         freeze_codebook: never move a code; may be set later.
-
-    Attributes:
-        book: the codebook.
-        start: its k-means start.
     """
 
     metric: ClassVar[Metric] = "l2"
+    restart_after: int = 0
+    """In training, a code that was not selected for so many steps moves to a random latent; 0: none does."""
     rows_per_code: ClassVar[dict[str, Rule]] = {"code_age": copied}
     """Buffers with a row per code, and how each grows with the codebook."""
     book: Codebook
@@ -100,10 +92,7 @@ class CodebookQuantizer(Quantizer):
     @property
     @with_whole_parameters
     def codebook(self) -> Tensor:
-        return self._in_use()
-
-    def _in_use(self) -> Tensor:
-        """The codes; frozen ones get no gradient, whatever else turns ``requires_grad`` on."""
+        """The codes in use; frozen ones get no gradient, whatever else turns ``requires_grad`` on."""
         codes_kd: Tensor = self.book()
         return codes_kd.detach() if self._frozen else codes_kd
 
@@ -178,20 +167,20 @@ class CodebookQuantizer(Quantizer):
             with self._past.recalled(x_nd):
                 return super()._run(x_nd, call)
         step = super()._run(x_nd, call)
-        if self.training and may_be_recomputed():
+        if self.training:
             self._past.remember(x_nd, self.book, self.book.stored)
-        elif self.training:
-            self._past.forget()
         return step
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
+        if self.restart_after > 0 and call.learns and not self._frozen and self.book.by_gradient:
+            self._restart_(z_nd.detach(), call.valid)
         # Sums of codes are then what they are when indices are decoded.
         z_nd = z_nd.to(torch.promote_types(z_nd.dtype, self.book.stored.dtype))
         starts = call.learns and not self._frozen and self.start.waits()
         if starts:
             self._start_(z_nd, call.valid)
         z_nd = self.to_code_space(z_nd)
-        codebook_kd = self._in_use()
+        codebook_kd = self.codebook
         if call.trains:
             with torch.enable_grad():  # cast codes still say that they learn, where a checkpoint runs without gradients
                 codebook_kd = codebook_kd.to(z_nd.dtype)
@@ -216,31 +205,26 @@ class CodebookQuantizer(Quantizer):
         return super()._count_(lesson)
 
     @torch.no_grad()
-    def _restart_(self, z_nd: Tensor, call: Call, after: int) -> None:
-        """In training, move every code that was not selected for ``after`` steps to a random latent; 0: none."""
-        if after == 0 or not call.learns or self._frozen or not self.book.by_gradient:
-            return
-        overdue_k = (self.code_age > 0) & (self.code_age % after == 0)
-        weight_n = z_nd.new_ones(len(z_nd)) if call.valid is None else call.valid.to(z_nd.dtype)
-        self.book.set_(take_over(self.codebook.detach(), overdue_k, z_nd.detach(), weight_n, self.step)[0])
+    def _restart_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
+        overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
+        self.book.set_(take_over(self.codebook, overdue_k, z_nd, row_weights(z_nd, valid_n), self.step)[0])
 
     def _nearest_few(self, x_nd: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The nearest codes ``(n, count)``, or all if there are fewer, and what each gives ``(n, count, dim)``."""
         z_nd = self.to_code_space(project(self.project_in, x_nd))
-        codebook_kd = self._in_use().to(z_nd.dtype)
+        codebook_kd = self.codebook.to(z_nd.dtype)
         indices_nc = nearest_few(z_nd, codebook_kd, min(count, len(codebook_kd)))
         return indices_nc, project(self.project_out, F.embedding(indices_nc, codebook_kd))
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
-        return F.embedding(indices_n.clamp(min=0), self._in_use())
+        return F.embedding(indices_n.clamp(min=0), self.codebook)
 
     def to_code_space(self, z_nd: Tensor) -> Tensor:
-        """Latents as they are compared with codes."""
-        return z_nd
+        """Latents as they are compared with codes: those compared by cosine have unit length."""
+        return F.normalize(z_nd, dim=1) if self.metric == "cosine" else z_nd
 
     def _check_sharding(self) -> None:
-        restarts = getattr(self, "restart_after", getattr(self, "replace_after", 0)) > 0
-        moves = restarts or self.start.waits() or isinstance(self.book, FollowingCodes)
+        moves = self.restart_after > 0 or self.start.waits() or isinstance(self.book, FollowingCodes)
         if isinstance(self.book.stored, nn.Parameter) and moves and is_sharded(self.book.stored):
             raise ValueError(
                 f"FSDP has sharded the codes of {type(self).__name__}, and would lose what its k-means start or its "

@@ -1,5 +1,7 @@
 """Residual quantizers behind the calls of audio codecs: EnCodec, DAC and Mimi in transformers, and descript's DAC.
 
+They take quantizers with ``channel_first=True``.
+
 Shapes: b batch, c channels, t frames, q levels.
 """
 
@@ -23,36 +25,6 @@ class Passed(NamedTuple):
     version: int
 
 
-class Passage:
-    """What training encoded, with gradients, since it last decoded or asked for the loss.
-
-    A copy starts empty, since graphs cannot be copied.
-    """
-
-    def __init__(self) -> None:
-        self.encoded: list[Passed] = []
-        self.complete = False
-
-    def put(self, passed: Passed) -> None:
-        """An encoding; the first after what is complete begins anew."""
-        if self.complete:
-            self.encoded, self.complete = [], False
-        self.encoded.append(passed)
-
-    def find(self, codes_bqt: Tensor) -> Tensor | None:
-        """The quantised latents, with their gradient, that gave these codes."""
-        self.complete = True
-        for codes, quantized, _, version in reversed(self.encoded):
-            if codes.shape != codes_bqt.shape or codes._version != version:  # they were written into since
-                continue
-            if codes.data_ptr() == codes_bqt.data_ptr() or torch.equal(codes, codes_bqt):  # the first asks no device
-                return quantized
-        return None
-
-    def __reduce__(self) -> tuple[type["Passage"], tuple[()]]:
-        return Passage, ()
-
-
 class CodecAdapter(nn.Module):
     """Base of adapters to models that pass nothing but codes from ``encode`` to ``decode``.
 
@@ -62,26 +34,44 @@ class CodecAdapter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passage = Passage()
+        self._passed: list[Passed] = []
+        """What training encoded, with gradients, since it last decoded or asked for the loss."""
+        self._complete = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_passed": []}  # graphs cannot be copied
 
     @property
     def loss(self) -> Tensor:
         """The quantizers' loss of what was encoded last in training, weighted; to be added to the model's."""
-        losses = [passed.loss for passed in self._passage.encoded]
-        if not losses:
+        if not self._passed:
             raise ValueError("there is no loss: nothing was encoded in training with gradients")
-        self._passage.complete = True
-        return torch.stack(losses).mean()
+        self._complete = True
+        return torch.stack([passed.loss for passed in self._passed]).mean()
 
     def _encoded(self, codes_bqt: Tensor, quantized: Tensor, loss: Tensor) -> Tensor:
         """The codes ``q b t``; in training what belongs to them is kept, unless it has no gradient to give."""
         if self.training and torch.is_grad_enabled():
-            self._passage.put(Passed(codes_bqt, quantized, loss, codes_bqt._version))
+            if self._complete:
+                self._passed, self._complete = [], False
+            self._passed.append(Passed(codes_bqt, quantized, loss, codes_bqt._version))
         return codes_bqt.transpose(0, 1)
+
+    def _known(self, codes_bqt: Tensor) -> Tensor | None:
+        """In training, the quantised latents, with their gradient, that gave these codes."""
+        if not self.training:
+            return None
+        self._complete = True
+        for codes, quantized, _, version in reversed(self._passed):
+            if codes.shape != codes_bqt.shape or codes._version != version:  # they were written into since
+                continue
+            if codes.data_ptr() == codes_bqt.data_ptr() or torch.equal(codes, codes_bqt):  # the first asks no device
+                return quantized
+        return None
 
 
 class EncodecQuantizer(CodecAdapter):
-    """A residual quantizer behind the call of transformers' EnCodec; made by :func:`as_encodec`."""
+    """Made by :func:`as_encodec`."""
 
     def __init__(self, vq: ResidualVQ, frame_rate: float) -> None:
         super().__init__()
@@ -110,24 +100,20 @@ class EncodecQuantizer(CodecAdapter):
     def decode(self, codes: Tensor) -> Tensor:
         """Codes ``q b t``, of any number of levels, to quantised latents ``b c t``."""
         codes_bqt = codes.transpose(0, 1)
-        known = self._passage.find(codes_bqt) if self.training else None
+        known = self._known(codes_bqt)
         return self.vq.indices_to_codes(codes_bqt.movedim(1, -1)) if known is None else known
 
 
 def as_encodec(vq: ResidualVQ, frame_rate: float) -> EncodecQuantizer:
-    """A quantizer for transformers' ``EncodecModel``.
+    """A quantizer for transformers' ``EncodecModel`` of so many latents per second.
 
     ``model.quantizer = as_encodec(vq, model.config.frame_rate)``; in training add ``model.quantizer.loss``.
-
-    Args:
-        vq: has ``channel_first=True``.
-        frame_rate: latents per second.
     """
     return EncodecQuantizer(vq, frame_rate)
 
 
 class MimiQuantizer(CodecAdapter):
-    """Two residual quantizers behind the call of transformers' Mimi; made by :func:`as_mimi`."""
+    """Made by :func:`as_mimi`."""
 
     def __init__(self, semantic: ResidualVQ, acoustic: ResidualVQ) -> None:
         super().__init__()
@@ -158,7 +144,7 @@ class MimiQuantizer(CodecAdapter):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes ``b q t`` to quantised latents ``b c t``."""
-        known = self._passage.find(codes) if self.training else None
+        known = self._known(codes)
         if known is not None:
             return known
         indices, first = codes.movedim(1, -1), self.num_semantic_quantizers
@@ -169,27 +155,15 @@ class MimiQuantizer(CodecAdapter):
 
 
 def as_mimi(semantic: ResidualVQ, acoustic: ResidualVQ) -> MimiQuantizer:
-    """Quantizers for transformers' ``MimiModel``.
+    """Quantizers for transformers' ``MimiModel``: of the first levels, one in Mimi, and of the others.
 
     Both see the same latents and their outputs add up. Training as with :func:`as_encodec`.
-
-    Args:
-        semantic: the first levels, one in Mimi; has ``channel_first=True``.
-        acoustic: the others.
     """
     return MimiQuantizer(semantic, acoustic)
 
 
 class DacQuantizer(nn.Module):
-    """A residual quantizer behind the call of DAC, transformers' and descript's; made by :func:`as_dac`.
-
-    ``z_q, codes, latents, commitment_loss, codebook_loss = q(z, n_quantizers)``
-
-    Attributes:
-        vq: the quantizer itself.
-        n_codebooks: levels.
-        codebook_dim: dimensions of each level's codes.
-    """
+    """Made by :func:`as_dac`."""
 
     def __init__(self, vq: ResidualVQ) -> None:
         super().__init__()
@@ -205,11 +179,7 @@ class DacQuantizer(nn.Module):
     def forward(
         self, hidden_state: Tensor, n_quantizers: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Quantise latents ``b c t``.
-
-        Args:
-            hidden_state: the latents.
-            n_quantizers: levels to use, in training too, where theirs would ignore it; None: all.
+        """Quantise latents ``b c t`` by so many levels, in training too, where theirs would ignore it.
 
         Returns:
             Quantised latents ``b c t``, codes ``b q t``, projected latents ``b (q·d) t``, and two scalars without a
@@ -253,10 +223,8 @@ class DacQuantizer(nn.Module):
 def as_dac(vq: ResidualVQ) -> DacQuantizer:
     """A quantizer for transformers' ``DacModel`` and descript's ``DAC``.
 
-    The model weights the two losses, so the quantizer's β does not count.
-
-    Args:
-        vq: has ``channel_first=True``; with ``codebook_dim`` each level has its projections, as in DAC.
+    ``z_q, codes, latents, commitment_loss, codebook_loss = q(z, n_quantizers)``: the model weights the two losses, so
+    the quantizer's β does not count. With ``codebook_dim`` each level has its projections, as in DAC.
     """
     return DacQuantizer(vq)
 

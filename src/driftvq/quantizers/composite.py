@@ -11,9 +11,16 @@ from torch.optim import Optimizer
 from driftvq.names import check_name, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson
-from driftvq.quantizers.quantizer import QUANTIZERS, Quantizer, argument_names, make_quantizer
+from driftvq.quantizers.quantizer import (
+    QUANTIZERS,
+    LossTerms,
+    Quantizer,
+    Selection,
+    Step,
+    argument_names,
+    make_quantizer,
+)
 from driftvq.quantizers.recomputation import advance_
-from driftvq.quantizers.steps import LossTerms, Selection, Step
 
 MakeQuantizer = Callable[..., Quantizer]
 
@@ -21,52 +28,30 @@ MakeQuantizer = Callable[..., Quantizer]
 class CompositeQuantizer(Quantizer):
     """Several quantizers that act as one, each with an index per position, or several if it is a composite itself.
 
-    Indices have one more dimension: those of the first quantizer, of the second and so on.
-
-    Args:
-        dim, codebook_dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
-        codebook_size: codes of each quantizer, or a sequence, one number for each.
-        parts: how many quantizers.
-        part_dim: dimension that each works on.
-        quantizer: name of a registered quantizer, or what makes one from ``dim``, ``codebook_size`` and options.
-        shared_codebook: one codebook serves all.
-        options: arguments of the inner quantizers; a sequence of them gives each its own.
+    Indices have one more dimension: those of the first quantizer, of the second and so on. A method gives its inner
+    quantizers to :meth:`_contain`.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        codebook_size: int | Sequence[int],
-        codebook_dim: int | None,
-        channel_first: bool,
-        *,
-        parts: int,
-        part_dim: int,
-        quantizer: str | MakeQuantizer,
-        shared_codebook: bool,
-        options: dict[str, Any] | Sequence[dict[str, Any]],
+    def _contain(
+        self, part_dim: int, sizes: Sequence[int], make: str | MakeQuantizer, shared: bool, each: list[dict[str, Any]]
     ) -> None:
-        sizes = per_part("codebook_size", codebook_size, parts)
-        super().__init__(dim, max(sizes), codebook_dim, channel_first)
-        if shared_codebook and len(set(sizes)) > 1:
-            raise ValueError(f"a shared codebook has one codebook_size, got {sizes}")
-        each = [options] * parts if isinstance(options, dict) else list(options)
-        if isinstance(quantizer, str):
-            known = argument_names(type(self), check_name("quantizer", quantizer, QUANTIZERS))
+        """Make quantizers of ``part_dim`` channels, one for each size with its options; shared, one serves for all."""
+        if shared and len(set(sizes)) > 1:
+            raise ValueError(f"a shared codebook has one codebook_size, got {tuple(sizes)}")
+        if isinstance(make, str):
+            known = argument_names(type(self), check_name("quantizer", make, QUANTIZERS))
             for name in each[0]:
-                check_name(f"argument of {type(self).__name__} over {quantizer!r}", name, known)
-        make = partial(make_quantizer, quantizer) if isinstance(quantizer, str) else quantizer
-        made = [
-            make(dim=part_dim, codebook_size=size, **more)
-            for size, more in zip(sizes[: 1 if shared_codebook else parts], each, strict=False)
-        ]
-        self.shared_codebook, self.quantizers, self.parts = shared_codebook, nn.ModuleList(made), parts
-        for module in self.quantizers.modules() if shared_codebook else ():
+                check_name(f"argument of {type(self).__name__} over {make!r}", name, known)
+            make = partial(make_quantizer, make)
+        wanted = list(zip(sizes, each, strict=True))[: 1 if shared else None]
+        made = [make(dim=part_dim, codebook_size=size, **options) for size, options in wanted]
+        self.shared_codebook, self.quantizers, self.parts = shared, nn.ModuleList(made), len(sizes)
+        for module in self.quantizers.modules() if shared else ():
             if isinstance(module, Quantizer):
-                module._past.most *= parts
+                module._past.most *= self.parts
         self.sees_neighbours = self.part(0).sees_neighbours
         self.indices_per_part = max(1, self.part(0).indices_per_position)
-        self.indices_per_position = parts * self.indices_per_part
+        self.indices_per_position = self.parts * self.indices_per_part
 
     def part(self, number: int) -> Quantizer:
         """The quantizer of this number, from 0."""
@@ -80,7 +65,6 @@ class CompositeQuantizer(Quantizer):
 
     @property
     def sizes_per_index(self) -> tuple[int, ...]:
-        """Codes that each index of a position chooses from."""
         return tuple(size for quantizer in self._inner() for size in quantizer.sizes_per_index)
 
     @property
@@ -110,29 +94,26 @@ class CompositeQuantizer(Quantizer):
     @torch.no_grad()
     def grow_(self, new_size: int, optimizer: Optimizer | None = None) -> None:
         """Let each codebook grow to so many codes: :meth:`driftvq.quantizers.codebook.CodebookQuantizer.grow_`."""
-        self.check_growth(new_size)
-        for quantizer in self._growing():
+        for quantizer in self.check_growth(new_size):
             quantizer.grow_(new_size, optimizer)
         self.codebook_size, self.code_age = new_size, self.code_age.new_zeros(new_size)
 
-    def check_growth(self, new_size: int) -> None:
-        """Refuse what :meth:`grow_` cannot do."""
-        for quantizer in self._growing():
-            quantizer.check_growth(new_size)
-
-    def _growing(self) -> list["CodebookQuantizer | CompositeQuantizer"]:
+    def check_growth(self, new_size: int) -> list["CodebookQuantizer | CompositeQuantizer"]:
+        """Refuse what :meth:`grow_` cannot do; the quantizers that it is about."""
         growing = [part for part in self.quantizers if isinstance(part, CodebookQuantizer | CompositeQuantizer)]
         if len(growing) < len(self.quantizers):
             raise ValueError(f"{type(self.quantizers[0]).__name__} has no codebook that could grow")
+        for quantizer in growing:
+            quantizer.check_growth(new_size)
         return growing
 
     def recent_usage(self, steps: int = 100) -> float:
-        """Share of codes selected within the last ``steps`` training steps, averaged over the codebooks."""
+        """Averaged over the codebooks."""
         shares = [quantizer.recent_usage(steps) for quantizer in self._inner()]
         return sum(shares) / len(shares)
 
     def readings(self) -> dict[str, float]:
-        """Those of the inner quantizers, averaged."""
+        """Averaged over the inner quantizers."""
         parts = [quantizer.readings() for quantizer in self._inner()]
         return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
 

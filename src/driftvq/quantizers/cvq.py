@@ -25,11 +25,7 @@ NARROWNESS, OFFSET = 10.0, 1e-3
 
 
 class AnchoredCodes(TrainedCodes):
-    """The codes of :class:`CVQ`: trained, they also move to anchors, by as much as they are out of use.
-
-    Attributes:
-        share: n, each code's share of the latents ``(k,)``.
-    """
+    """Trained codes that also move to anchors, by as much as they are out of use; ``share`` is n."""
 
     rows_per_code: ClassVar[dict[str, Rule]] = {**TrainedCodes.rows_per_code, "share": halved}
     training_state: ClassVar[tuple[str, ...]] = ("share",)
@@ -54,15 +50,14 @@ class AnchoredCodes(TrainedCodes):
 
     def _anchors(self, lesson: Lesson) -> Tensor:
         """The latent to which each code would move ``(k, d)``; the same in all processes."""
-        count = MOST_CANDIDATES
-        wanted = torch.full_like(lesson.step, count)
-        rows_md, drawn = draw_rows(lesson.latents, lesson.weight, wanted, count, lesson.step).in_front()
+        wanted = torch.full_like(lesson.step, MOST_CANDIDATES)
+        rows_md, drawn = draw_rows(lesson.latents, lesson.weight, wanted, MOST_CANDIDATES, lesson.step).in_front()
         codes_kd = self.codes.to(rows_md.dtype)
         if self.anchors == "random":
             return rows_md[torch.arange(len(codes_kd), device=rows_md.device) % drawn.clamp(min=1)]
         origin_d = codes_kd.mean(dim=0)
         codes_kd, near_md = codes_kd - origin_d, rows_md - origin_d
-        missing_m = torch.arange(count, device=rows_md.device) >= drawn.clamp(min=1)
+        missing_m = torch.arange(MOST_CANDIDATES, device=rows_md.device) >= drawn.clamp(min=1)
         bias_m = torch.where(missing_m, -torch.inf, -near_md.square().sum(dim=1))
         if self.anchors == "closest":
             return rows_md[highest_logit(codes_kd, 2 * near_md, bias_m)]
@@ -89,7 +84,6 @@ class CVQ(CodebookQuantizer):
         anchors: how a code finds its anchor a(k): ``"probabilistic"``, drawn with ``p(i) ∝ exp(-|z_i - c_k|²)``,
             ``"closest"`` to the code, or ``"random"``.
         decay: γ.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     def __init__(

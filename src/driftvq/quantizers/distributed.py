@@ -67,21 +67,12 @@ def from_first_process(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def row_counts(x_nd: Tensor) -> list[int]:
-    """Number of rows of each process; the one call here that waits for the device."""
-    if world_size() == 1:
-        return [len(x_nd)]
-    counts = torch.zeros(world_size(), dtype=torch.int64, device=x_nd.device)
-    counts[dist.get_rank()] = len(x_nd)
-    dist.all_reduce(counts)
-    sizes: list[int] = counts.tolist()
-    return sizes
-
-
-def gather_rows(x_nd: Tensor, sizes: list[int]) -> Tensor:
-    """All processes' rows, in the order of the processes; ``sizes`` are their :func:`row_counts`."""
+def gather_rows(x_nd: Tensor) -> Tensor:
+    """All processes' rows, in the order of the processes; the one call here that waits for the device."""
     if world_size() == 1:
         return x_nd
+    (counts_r,) = sum_over_processes(by_process(torch.tensor(len(x_nd), device=x_nd.device)))
+    sizes = counts_r.tolist()
     padded = x_nd.new_zeros(max(sizes), x_nd.shape[1])
     padded[: len(x_nd)] = x_nd
     parts = [torch.empty_like(padded) for _ in sizes]

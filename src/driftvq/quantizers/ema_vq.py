@@ -16,12 +16,7 @@ from driftvq.quantizers.quantizer import register
 
 
 class AveragedCodes(Codebook):
-    """The codes of :class:`EMAVQ`, each the moving average of the latents that selected it.
-
-    Attributes:
-        cluster_size: n ``(k,)``.
-        cluster_sum: s ``(k, d)``.
-    """
+    """The codes of :class:`EMAVQ`, each the moving average of the latents that selected it: s / ñ."""
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "cluster_size": halved}
     training_state: ClassVar[tuple[str, ...]] = ("cluster_size", "cluster_sum")
@@ -44,23 +39,19 @@ class AveragedCodes(Codebook):
         self.cluster_sum.lerp_(sums_kd.to(self.cluster_sum), 1 - self.decay)
         size_k1 = self._smoothed_size()[:, None]
         self.codes.copy_(torch.where(size_k1 > 0, self.cluster_sum / size_k1, self.codes))
-        if self.threshold > 0:
-            self._replace_dead_(lesson, latents_r)
+        if self.threshold == 0:
+            return counts_k
+        dead_k, weight_n = self.cluster_size < self.threshold, lesson.weight
+        codes_kd, moved_k = take_over(self.codes, dead_k, lesson.latents, weight_n, lesson.step, totals_r=latents_r)
+        size_k = torch.where(moved_k, self.threshold, self.cluster_size)
+        self.codes.copy_(codes_kd)
+        self.cluster_size.copy_(size_k)
+        self.cluster_sum.copy_(torch.where(moved_k[:, None], codes_kd * size_k[:, None], self.cluster_sum))
         return counts_k
 
     def _smoothed_size(self) -> Tensor:
         total = self.cluster_size.sum()
         return (self.cluster_size + self.eps) / (total + len(self.codes) * self.eps) * total
-
-    def _replace_dead_(self, lesson: Lesson, latents_r: Tensor) -> None:
-        dead_k = self.cluster_size < self.threshold
-        codes_kd, moved_k = take_over(
-            self.codes, dead_k, lesson.latents, lesson.weight, lesson.step, totals_r=latents_r
-        )
-        size_k = torch.where(moved_k, self.threshold, self.cluster_size)
-        self.codes.copy_(codes_kd)
-        self.cluster_size.copy_(size_k)
-        self.cluster_sum.copy_(torch.where(moved_k[:, None], codes_kd * size_k[:, None], self.cluster_sum))
 
     def busyness(self) -> Tensor:
         return self.cluster_size
@@ -99,7 +90,6 @@ class EMAVQ(CodebookQuantizer):
         decay: γ.
         eps: Laplace smoothing.
         threshold_ema_dead_code: replace codes whose average count per batch is below this; 0: never.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     averaged: ClassVar[type[AveragedCodes]] = AveragedCodes
@@ -139,6 +129,3 @@ class CosineEMAVQ(EMAVQ):
     metric: ClassVar[Metric] = "cosine"
     own_scale: ClassVar[bool] = True
     averaged: ClassVar[type[AveragedCodes]] = UnitAveragedCodes
-
-    def to_code_space(self, z_nd: Tensor) -> Tensor:
-        return F.normalize(z_nd, dim=1)

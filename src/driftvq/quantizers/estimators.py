@@ -53,10 +53,9 @@ class Rotation(Estimator):
 class Modified(Estimator):
     """The paper's estimator: the winning code receives 2/d of the gradient as well.
 
-    Args:
-        divisor: d: ``"latents"`` (valid positions of the batch, the paper; times the number of processes, which is
-            exact where each has as many), ``"elements"`` (times the dimension, the published code) or a number; a fixed
-            number makes gradient accumulation exact.
+    The divisor d is ``"latents"`` (valid positions of the batch, the paper; times the number of processes, which is
+    exact where each has as many), ``"elements"`` (times the dimension, the published code) or a number, which makes
+    gradient accumulation exact.
     """
 
     trains_codebook: ClassVar[bool] = True
@@ -77,9 +76,6 @@ class Gumbel(Estimator):
 
     The logits are ``-|z - c_k|² / s`` with s the batch's mean squared distance to the nearest code, so that the spread
     of the choice does not depend on the scale of the latents.
-
-    Args:
-        temperature: τ of the softmax.
     """
 
     trains_codebook: ClassVar[bool] = True
@@ -89,19 +85,15 @@ class Gumbel(Estimator):
         seed = torch.randint(2**62, (), device=z_nd.device)
         codebook_kd = codebook_kd.clone()  # an online update may move the codes before the backward pass
         weight_kd, bias_k = _logits(z_nd, codebook_kd, match, temperature=1.0)
-        indices_n, codes_nd = gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, self.temperature, seed)
-        return indices_n, codes_nd
+        return gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, self.temperature, seed)
 
 
 @dataclass(frozen=True)
 class Directional(Estimator):
     """DiVeQ: a step from the latent towards its code, of a length that is differentiated in both.
 
-    The one estimator, with :class:`SpaceFilling`, whose output in training is not exactly a code: the noise turns the
-    step. In evaluation it is.
-
-    Args:
-        variance: of the noise, in mean squared quantization errors of the batch.
+    The one estimator, with :class:`SpaceFilling`, whose output in training is not exactly a code: the noise, whose
+    ``variance`` is in mean squared quantization errors of the batch, turns the step. In evaluation it is.
     """
 
     trains_codebook: ClassVar[bool] = True
@@ -144,11 +136,9 @@ class SpaceFilling(Directional):
 class Sampled(Estimator):
     """In training a code is drawn at random, the nearer the likelier; the gradient passes to the encoder unchanged.
 
-    ``k ~ softmax_k(-|z - c_k|² / (T s))`` with s the batch's mean squared distance to the nearest code. Codes learn
-    from the latents that they are nearest to. In evaluation the nearest code is taken.
-
-    Args:
-        temperature: T; towards 0 the nearest code is always drawn. To anneal it, set another estimator.
+    ``k ~ softmax_k(-|z - c_k|² / (T s))`` with s the batch's mean squared distance to the nearest code and T the
+    temperature; to anneal it, set another estimator. Codes learn from the latents that they are nearest to. In
+    evaluation the nearest code is taken.
     """
 
     temperature: float = 1.0

@@ -6,7 +6,7 @@ leaves them out on the device that they are on, as a mask would.
 
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class FiniteCheck:
         if torch.compiler.is_compiling() or is_traced(x):
             return
         if is_seen_at_once(x):
-            _refuse(x, scale())
+            _refuse(x.detach(), scale())
             return
         if self._largest is None:
             pinned = torch.zeros((), dtype=torch.float32, pin_memory=x.device.type == "cuda")
@@ -79,7 +79,6 @@ def is_captured(x: Tensor) -> bool:
 
 
 def _refuse(x: Tensor, scale: tuple[float, float]) -> None:
-    x = x.detach()
     if type(x) not in (Tensor, nn.Parameter) or x.dtype not in (torch.float32, torch.float64):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         sound = bool(torch.linalg.vector_norm(x).isfinite())
@@ -88,58 +87,22 @@ def _refuse(x: Tensor, scale: tuple[float, float]) -> None:
             values = x.numpy()
             sound = bool(np.isfinite(np.vdot(values, values)))
     if not sound:
-        raise ValueError(_what_is_not_finite(x))
-    if scale != ANY_SCALE:
-        _refuse_scale(x, *scale)
-
-
-def _what_is_not_finite(x: Tensor) -> str:
-    wrong = int((~x.isfinite()).sum())
-    if wrong:
-        return f"latents must be finite, got {wrong} NaN or infinite of {x.numel()} values"
-    most = math.sqrt(torch.finfo(x.dtype).max / x.numel())
-    return (
-        f"latents must be so small that the sum of their squares is finite, in {x.dtype} up to some {most:.1g} for "
-        f"{x.numel()} values; got up to {x.abs().max():.3g}"
-    )
-
-
-def _refuse_scale(x: Tensor, least: float, most: float) -> None:
-    """By the usual magnitude, not the largest: one wild latent is no reason."""
+        if wrong := int((~x.isfinite()).sum()):
+            raise ValueError(f"latents must be finite, got {wrong} NaN or infinite of {x.numel()} values")
+        largest = math.sqrt(torch.finfo(x.dtype).max / x.numel())
+        raise ValueError(
+            f"latents must be so small that the sum of their squares is finite, in {x.dtype} up to some {largest:.1g} "
+            f"for {x.numel()} values; got up to {x.abs().max():.3g}"
+        )
+    if scale == ANY_SCALE:
+        return
+    least, most = scale
     flat = x.flatten()
     some = flat[:: max(1, len(flat) // SAMPLED)].abs()
     some = some[some > 0]
+    # By the usual magnitude, not the largest: one wild latent is no reason.
     if len(some) and not least <= (usual := float(some.median())) <= most:
         raise ValueError(
             f"latents must have magnitudes between {least:.1g} and {most:.1g}, since these codes have a scale of their "
             f"own, got {usual:.3g}: scale the latents"
         )
-
-
-class WithStatistics(nn.Module):
-    """A module whose parts name in ``training_state`` the buffers that say how training goes on."""
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch to training or evaluation; statistics that were loaded in half precision are raised to float32."""
-        for module, name, buffer in self._statistics():
-            module._buffers[name] = buffer.to(torch.promote_types(buffer.dtype, torch.float32))
-        return super().train(mode)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Half precision is for codes and networks: statistics stay in float32, since it cannot count them."""
-        before = self._statistics()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for module, name, buffer in before:
-            applied = getattr(module, name)
-            if applied.dtype in (torch.float16, torch.bfloat16):
-                module._buffers[name] = buffer.to(applied.device)
-        return self
-
-    def _statistics(self) -> list[tuple[nn.Module, str, Tensor]]:
-        """The floating-point buffers that say how training goes on."""
-        return [
-            (module, name, buffer)
-            for module in self.modules()
-            for name in getattr(module, "training_state", ())
-            if (buffer := module._buffers.get(name)) is not None and buffer.is_floating_point()
-        ]

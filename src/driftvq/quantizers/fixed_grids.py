@@ -14,9 +14,9 @@ from torch import Tensor
 
 from driftvq.functional import masked_mse, soft_usage, straight_through
 from driftvq.names import in_range, positive_int
+from driftvq.quantizers.codebooks.base import row_weights
 from driftvq.quantizers.distributed import mean_over_processes
-from driftvq.quantizers.quantizer import Quantizer, register
-from driftvq.quantizers.steps import Call, Selection
+from driftvq.quantizers.quantizer import Call, Quantizer, Selection, register
 
 BOUND_MARGIN = 1e-3
 """How far the bound reaches past the outermost levels, so that they can be reached at all."""
@@ -35,13 +35,11 @@ class FSQ(Quantizer):
     are cut off at its ends and not bent by tanh, which would leave every level the same error.
 
     Args:
-        dim: channels of the latents.
         codebook_size: number of codes, the product of the levels; levels of 8 and less are chosen for it.
         levels: the levels themselves, e.g. ``(8, 5, 5, 5)``; ``codebook_size`` may then be left out.
         slope: a; 0.8 makes it iFSQ, whose bound is ``2σ(1.6 z) - 1 = tanh(0.8 z)``: of normally distributed latents the
             bounded value is about uniform. The levels are not used equally: the outer ones own half a step each.
         symmetric: codes from -1 to 1 in equal steps, for even numbers of levels too.
-        channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     fixed_grid: ClassVar[bool] = True
@@ -63,10 +61,6 @@ class FSQ(Quantizer):
         self.slope = in_range("slope", slope, 1e-6, float("inf"))
         self.symmetric = symmetric
         self.register_buffer("levels", torch.tensor(levels))
-
-    @property
-    def codebook(self) -> Tensor:
-        return self._lookup(torch.arange(self.codebook_size, device=self.levels.device))
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         bounded_nd = self._bounded(z_nd)
@@ -156,7 +150,6 @@ class LFQ(Quantizer):
         diversity_gamma: γ.
         inv_temperature: τ⁻¹ of the soft assignment inside the entropies.
         commitment_weight: β.
-        dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     fixed_grid: ClassVar[bool] = True
@@ -181,10 +174,6 @@ class LFQ(Quantizer):
         self.diversity_gamma = in_range("diversity_gamma", diversity_gamma, 0, float("inf"))
         self.inv_temperature = in_range("inv_temperature", inv_temperature, 0, float("inf"))
         self.commitment_weight = in_range("commitment_weight", commitment_weight, 0, float("inf"))
-
-    @property
-    def codebook(self) -> Tensor:
-        return self._lookup(torch.arange(self.codebook_size, device=self.code_age.device))
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         bits_nd = z_nd > 0
@@ -211,7 +200,7 @@ class LFQ(Quantizer):
 
     def _for_entropy(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
         """The latents of which the entropies are computed, and their weights."""
-        weight_n = z_nd.new_ones(z_nd.shape[0]) if valid_n is None else valid_n.to(z_nd.dtype)
+        weight_n = row_weights(z_nd, valid_n)
         if not self.training or self.entropy_fraction == 1 or z_nd.shape[0] == 0:
             return z_nd, weight_n
         some = torch.randperm(len(z_nd), device=z_nd.device)[: math.ceil(self.entropy_fraction * len(z_nd))]

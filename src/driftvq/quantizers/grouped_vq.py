@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from driftvq.names import positive_int
-from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, side_by_side
-from driftvq.quantizers.quantizer import register
-from driftvq.quantizers.steps import Call, LossTerms, Selection
+from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, per_part, side_by_side
+from driftvq.quantizers.quantizer import Call, LossTerms, Selection, register
 
 
 @register("grouped_vq")
@@ -28,7 +27,6 @@ class GroupedVQ(CompositeQuantizer):
         quantizer: name of the inner quantizer, or what makes one.
         shared_codebook: one codebook serves all groups.
         options: arguments of the inner quantizers.
-        dim, codebook_dim, channel_first: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     def __init__(
@@ -46,17 +44,9 @@ class GroupedVQ(CompositeQuantizer):
         whole = dim if codebook_dim is None else codebook_dim
         if positive_int("codebook_dim", whole) % positive_int("groups", groups):
             raise ValueError(f"groups must divide the dimension {whole}, got {groups}")
-        super().__init__(
-            dim,
-            codebook_size,
-            codebook_dim,
-            channel_first,
-            parts=groups,
-            part_dim=whole // groups,
-            quantizer=quantizer,
-            shared_codebook=shared_codebook,
-            options=options,
-        )
+        sizes = per_part("codebook_size", codebook_size, groups)
+        super().__init__(dim, max(sizes), codebook_dim, channel_first)
+        self._contain(whole // groups, sizes, quantizer, shared_codebook, [options] * groups)
 
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """The codes of each group before the output projection, ``(groups, …, codebook_dim / groups)``."""

@@ -4,7 +4,7 @@ In all of them a kernel lets each latent reach the codes that it did not select.
 """
 
 import math
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -16,42 +16,25 @@ from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson, Match, TrainedCodes
 from driftvq.quantizers.estimators import Modified
 from driftvq.quantizers.finite import OWN_SCALE
-from driftvq.quantizers.quantizer import register
-from driftvq.quantizers.steps import Call, Selection
+from driftvq.quantizers.quantizer import Call, Selection, register
 
 
 class SpreadingCodes(TrainedCodes):
-    """Trained codes, and the ΔE term ``Σ_{k≠win} (w_k c_k - sg(w_k c_k))`` for those not selected (Suppl. 10).
-
-    Args:
-        kernel, bandwidth, gain: see :func:`driftvq.functional.kernel_transfer`.
-        bandwidth_decay, decay_every: see :class:`NSVQPaper`.
-    """
+    """Trained codes with a kernel whose width decays, see :func:`driftvq.functional.kernel_transfer`."""
 
     training_state: ClassVar[tuple[str, ...]] = ("bandwidth",)
     bandwidth: Tensor
 
     def __init__(
-        self,
-        codebook_size: int,
-        dim: int,
-        kernel: Kernel,
-        bandwidth: float,
-        bandwidth_decay: float,
-        decay_every: int,
-        gain: float = 1.0,
+        self, codebook_size: int, dim: int, kernel: Kernel, bandwidth: float, decay: float, every: int, gain: float
     ) -> None:
         super().__init__(codebook_size, dim)
         if bandwidth <= 0:
             raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
         self.kernel, self.gain = kernel, gain
-        self.bandwidth_decay = in_range("bandwidth_decay", bandwidth_decay, 0, 1)
-        self.decay_every = int(in_range("decay_every", decay_every, 0, float("inf")))
+        self.bandwidth_decay = in_range("bandwidth_decay", decay, 0, 1)
+        self.decay_every = int(in_range("decay_every", every, 0, float("inf")))
         self.register_buffer("bandwidth", torch.tensor(float(bandwidth)))
-
-    def spread(self, z_nd: Tensor, codes_kd: Tensor) -> Tensor:
-        """The ΔE term: zero ``(n, d)``, with a gradient for the codes that were not selected."""
-        return spread_gradient(z_nd, codes_kd, self.kernel, self.bandwidth, self.gain)
 
     @torch.no_grad()
     def decay_bandwidth_(self) -> None:
@@ -81,14 +64,6 @@ class KernelCodes(SpreadingCodes):
         return Match(winners_n, F.embedding(winners_n, codes_kd), loss)
 
 
-class KernelOptions(CodebookOptions, total=False):
-    """The options of :class:`NSVQPaper`, which the other forms take as well."""
-
-    bandwidth: float
-    bandwidth_decay: float | None
-    decay_every: int
-
-
 @register("ns_vq_paper")
 class NSVQPaper(CodebookQuantizer):
     """As printed (the paper, Sec. 3.3 and 4): every latent also pulls the codes it did not select, by gradient.
@@ -106,6 +81,9 @@ class NSVQPaper(CodebookQuantizer):
             ``estimator`` is ``"modified"``.
     """
 
+    codes_type: ClassVar[type[SpreadingCodes]] = KernelCodes
+    kernel: ClassVar[Kernel] = "gaussian"
+    gain_per_code: ClassVar[float | None] = None
     decay: ClassVar[float] = 0.9
     defaults: ClassVar[CodebookOptions] = {"kmeans_init": True, "estimator": "modified"}
     book: SpreadingCodes
@@ -123,10 +101,10 @@ class NSVQPaper(CodebookQuantizer):
     ) -> None:
         options = {**self.defaults, **options}
         super().__init__(dim, codebook_size, codebook_dim, **options)
-        self._own(self._codes(bandwidth, self.decay if bandwidth_decay is None else bandwidth_decay, decay_every))
-
-    def _codes(self, bandwidth: float, decay: float, every: int) -> SpreadingCodes:
-        return KernelCodes(self.codebook_size, self.codebook_dim, "gaussian", bandwidth, decay, every)
+        decay = self.decay if bandwidth_decay is None else bandwidth_decay
+        gain = 1.0 if self.gain_per_code is None else self.gain_per_code * codebook_size
+        book = self.codes_type(codebook_size, self.codebook_dim, self.kernel, bandwidth, decay, decay_every, gain)
+        self._own(book)
 
     def _scale(self) -> tuple[float, float]:
         if not self.training or not isinstance(self.book, KernelCodes) or self.book.kernel != "gaussian":
@@ -149,12 +127,10 @@ class NSVQPublished(NSVQPaper):
             ``estimator`` is ``Modified(divisor="elements")``.
     """
 
+    kernel = "softmax"
+    gain_per_code = 0.01
     decay = 0.5
     defaults: ClassVar[CodebookOptions] = {"estimator": Modified(divisor="elements")}
-
-    def _codes(self, bandwidth: float, decay: float, every: int) -> SpreadingCodes:
-        gain = 0.01 * self.codebook_size
-        return KernelCodes(self.codebook_size, self.codebook_dim, "softmax", bandwidth, decay, every, gain)
 
 
 @register("ns_vq_delta_e")
@@ -169,16 +145,15 @@ class NSVQDeltaE(NSVQPaper):
         options: see :class:`NSVQPaper`; here ``estimator`` is ``"straight_through"``.
     """
 
+    codes_type = SpreadingCodes
     defaults: ClassVar[CodebookOptions] = {"kmeans_init": True}
-
-    def _codes(self, bandwidth: float, decay: float, every: int) -> SpreadingCodes:
-        return SpreadingCodes(self.codebook_size, self.codebook_dim, "gaussian", bandwidth, decay, every)
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         selection = super()._select(z_nd, call)
         if not call.trains or self.freeze_codebook or not isinstance(self.book, SpreadingCodes):
             return selection
-        spread_nd = self.book.spread(z_nd, self.codebook.to(z_nd.dtype))
+        book, codes_kd = self.book, self.codebook.to(z_nd.dtype)
+        spread_nd = spread_gradient(z_nd, codes_kd, book.kernel, book.bandwidth, book.gain)
         return selection._replace(quantized=selection.quantized + spread_nd)
 
 
@@ -198,17 +173,7 @@ class NSVQSequel(NSVQPaper):
     defaults: ClassVar[CodebookOptions] = {"kmeans_init": True}
 
     def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        codebook_dim: int | None = None,
-        *,
-        replace_after: int = 100,
-        **options: Unpack[KernelOptions],
+        self, dim: int, codebook_size: int, codebook_dim: int | None = None, *, replace_after: int = 100, **options: Any
     ) -> None:
         super().__init__(dim, codebook_size, codebook_dim, **options)
-        self.replace_after = positive_int("replace_after", replace_after)
-
-    def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        self._restart_(z_nd, call, self.replace_after)
-        return super()._select(z_nd, call)
+        self.restart_after = positive_int("replace_after", replace_after)

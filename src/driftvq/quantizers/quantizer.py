@@ -6,7 +6,7 @@ Shape suffixes: n latents (all positions of the batch), d dimensions, q indices 
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,27 +16,105 @@ from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.codebooks.following import Clock
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
-from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, WithStatistics, finite_rows, is_seen_at_once
+from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, finite_rows, is_seen_at_once
 from driftvq.quantizers.recomputation import Past, advance_, recomputing
-from driftvq.quantizers.steps import (
-    Call,
-    Details,
-    LossTerms,
-    QuantizerOutput,
-    Selection,
-    Step,
-    any_valid,
-    check_indices,
-    check_latents,
-    mask_of_lens,
-    project,
-)
 
 
-class Quantizer(WithStatistics):
+class QuantizerOutput(NamedTuple):
+    """What every quantizer returns: ``quantized, indices, loss = vq(x)``."""
+
+    quantized: Tensor
+    indices: Tensor
+    loss: Tensor
+
+
+class LossTerms(NamedTuple):
+    """The terms of a loss before they are weighted, each 0 where the loss has none.
+
+    The commitment draws the encoder to the codes, the codebook's term the codes to the latents; the entropy makes soft
+    choices sure and lets all codes be used, the orthogonality spreads the directions of the codes.
+    """
+
+    commitment: Tensor
+    codebook: Tensor
+    entropy: Tensor
+    orthogonality: Tensor
+
+
+class Call(NamedTuple):
+    """How latents ``(n, d)`` come to a method.
+
+    Attributes:
+        positions: their shape without channels, the batch first: ``(b, …)`` with product n.
+        valid: boolean ``(n,)``, which latents count; None: all.
+        trains: whether the loss may send the codes a gradient.
+        learns: whether the call changes what training changes by itself; not if it is recomputed for its gradient.
+        levels: how many levels of a residual to use; None: all.
+        choices: codes to take instead of the nearest ones ``(n,)``.
+    """
+
+    positions: torch.Size
+    valid: Tensor | None
+    trains: bool
+    learns: bool
+    levels: int | None
+    choices: Tensor | None = None
+
+
+class Selection(NamedTuple):
+    """What a method makes of a batch of latents, before projection and layout.
+
+    ``lesson`` is what the codes learn from it; None where others do the learning. Its winners differ from ``indices``
+    where those are sampled. ``terms`` are those of the loss, unweighted, by their names in :class:`LossTerms`;
+    ``parts`` is what the inner quantizers of a composite did, ``absent`` what those did, with no latents, that the call
+    leaves out and other processes may use.
+    """
+
+    quantized: Tensor
+    indices: Tensor
+    loss: Tensor
+    lesson: Lesson | None
+    terms: dict[str, Tensor] | None = None
+    parts: tuple["Step", ...] = ()
+    absent: tuple["Step", ...] = ()
+
+
+class Step(NamedTuple):
+    """What a quantizer did with a batch.
+
+    ``quantized (n, dim)`` and ``indices`` are projected back and masked; ``latents (n, codebook_dim)`` are as the
+    method saw them, ``selection`` is what it chose.
+    """
+
+    quantized: Tensor
+    indices: Tensor
+    latents: Tensor
+    selection: Selection
+    call: Call
+
+
+class Details(NamedTuple):
+    """What a call returns, and everything behind it.
+
+    Attributes:
+        terms: of the loss, unweighted, and summed over levels or averaged over groups as the loss is.
+        latents, codes: the projected latents and their codes before the output projection, channel last.
+        parts: the details of each level or group of a composite, channel last; otherwise empty.
+    """
+
+    quantized: Tensor
+    indices: Tensor
+    loss: Tensor
+    terms: LossTerms
+    latents: Tensor
+    codes: Tensor
+    parts: tuple["Details", ...]
+
+
+class Quantizer(nn.Module):
     """Base of all quantizers: maps latents to codes and back.
 
-    A subclass implements :meth:`_select`, :meth:`_lookup` and the ``codebook``; it sees float32 (or float64) latents
+    A subclass implements :meth:`_select` and :meth:`_lookup`; it sees float32 (or float64) latents
     of shape ``(n, codebook_dim)`` and never layouts, masks' shapes or autocast.
 
     Args:
@@ -109,20 +187,12 @@ class Quantizer(WithStatistics):
         move no code and are NaN in ``quantized``. A compiled graph does the same and never refuses them. Refused on the
         CPU are also latents whose squares have no finite sum, and those far from a scale that the codes have by nature.
         """
-        return self._quantize(x, mask, lens, freeze, self._checked_levels(levels))[0]
+        return self._quantize(x, mask, lens=lens, freeze=freeze, levels=levels)[0]
 
     @with_whole_parameters
-    def details(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        *,
-        lens: Tensor | None = None,
-        freeze: bool = False,
-        levels: int | None = None,
-    ) -> Details:
+    def details(self, /, x: Tensor, mask: Tensor | None = None, **how: Any) -> Details:
         """What :meth:`forward` does, learning included, with the loss's terms and all else behind its result."""
-        return self._describe(*self._quantize(x, mask, lens, freeze, self._checked_levels(levels)))
+        return self._describe(*self._quantize(x, mask, **how))
 
     @with_whole_parameters
     def indices_to_codes(self, indices: Tensor) -> Tensor:
@@ -131,9 +201,7 @@ class Quantizer(WithStatistics):
         flat, shape = self._flatten_indices(indices)
         return self._unflatten(self._decode(flat, shape), shape)
 
-    def get_output_from_indices(self, indices: Tensor) -> Tensor:
-        """The name that vector-quantize-pytorch gives to :meth:`indices_to_codes`."""
-        return self.indices_to_codes(indices)
+    get_output_from_indices = indices_to_codes  # vector-quantize-pytorch's name
 
     @with_whole_parameters
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
@@ -170,9 +238,9 @@ class Quantizer(WithStatistics):
         return False
 
     @property
-    @abstractmethod
     def codebook(self) -> Tensor:
         """The codebook in use, ``(codebook_size, codebook_dim)``."""
+        return self._lookup(torch.arange(self.codebook_size, device=self.code_age.device))
 
     @abstractmethod
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
@@ -183,7 +251,7 @@ class Quantizer(WithStatistics):
         """Codes of indices ``(n,)`` or ``(n, q)``, before the output projection; a row of -1 may give anything."""
 
     def _lookup_at(self, indices: Tensor, positions: torch.Size) -> Tensor:
-        """The same where neighbours matter: the positions that the flat indices have."""
+        """The same where neighbours matter."""
         return self._lookup(indices)
 
     def _decode(self, indices: Tensor, positions: torch.Size) -> Tensor:
@@ -193,13 +261,15 @@ class Quantizer(WithStatistics):
         return torch.where(any_valid(indices), codes_nd, 0)
 
     def _quantize(
-        self, x: Tensor, mask: Tensor | None, lens: Tensor | None, freeze: bool, levels: int | None
+        self, x: Tensor, mask: Tensor | None, *, lens: Tensor | None = None, freeze: bool = False, levels: Any = None
     ) -> tuple[QuantizerOutput, Step]:
         """Check, flatten, quantize, learn."""
+        levels = self._checked_levels(levels)
         self._check_latents(x, mask)
         if lens is not None:
             mask = mask_of_lens(x, mask, lens, self.channel_first)
-        x_nd, shape = self._flatten(x)
+        channel_last = x.movedim(1, -1) if self.channel_first else x
+        x_nd, shape = channel_last.reshape(-1, self.dim), channel_last.shape[:-1]
         valid_n = None if mask is None else mask.flatten()
         if valid_n is not None:
             x_nd = torch.where(valid_n[:, None], x_nd, 0)
@@ -270,14 +340,12 @@ class Quantizer(WithStatistics):
         return ()
 
     def _lesson(self, z_nd: Tensor, winners: Tensor, valid_n: Tensor | None) -> Lesson:
-        """What a training step shows; a quantizer learns from it once per step."""
         return Lesson(z_nd.detach(), winners, valid_n, self.step)
 
     @torch.no_grad()
     def _teach_(self, step: Step) -> None:
         """What a training step changes by itself, once per step."""
-        lesson = step.selection.lesson
-        if lesson is not None:
+        if (lesson := step.selection.lesson) is not None:
             self.code_age.add_(1).mul_(self._count_(lesson) == 0)
         advance_(self.step)
 
@@ -302,11 +370,6 @@ class Quantizer(WithStatistics):
     def _check_sharding(self) -> None:
         """Refuse to train what FSDP has sharded and the quantizer moves by itself."""
 
-    def _flatten(self, x: Tensor) -> tuple[Tensor, torch.Size]:
-        if self.channel_first:
-            x = x.movedim(1, -1)
-        return x.reshape(-1, self.dim), x.shape[:-1]
-
     def _unflatten(self, x_nd: Tensor, shape: torch.Size) -> Tensor:
         x = x_nd.reshape(*shape, self.dim)
         return x.movedim(-1, 1).contiguous() if self.channel_first else x
@@ -315,10 +378,92 @@ class Quantizer(WithStatistics):
         return indices.flatten(), indices.shape
 
     def _check_latents(self, x: Tensor, mask: Tensor | None) -> None:
-        check_latents(x, mask, self.dim, self.channel_first)
+        """Refuse what are not latents of so many channels, and a mask that does not fit them."""
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise ValueError(f"latents must be a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
+        if x.is_meta:
+            raise ValueError("latents must have values, got a tensor on the device 'meta', which has none")
+        axis, layout = (1, "b c …") if self.channel_first else (-1, "b … c")
+        if x.ndim < 2 or x.shape[axis] != self.dim:
+            hint = "" if self.channel_first else "; for b c h w latents set channel_first=True"
+            raise ValueError(f"latents must be {layout} with c = {self.dim}, got shape {tuple(x.shape)}{hint}")
+        if mask is None:
+            return
+        positions = (x.shape[0], *x.shape[2:]) if self.channel_first else tuple(x.shape[:-1])
+        if not isinstance(mask, Tensor) or mask.device != x.device:
+            got = f"one on {mask.device}" if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(f"mask must be a boolean tensor on {x.device}, where the latents are, got {got}")
+        if mask.dtype != torch.bool or tuple(mask.shape) != positions:
+            raise ValueError(f"mask must be boolean of shape {positions}, got {mask.dtype} of {tuple(mask.shape)}")
 
     def _check_indices(self, indices: Tensor) -> None:
-        check_indices(indices, self.codebook_size)
+        """Refuse what are not indices of codes, or -1."""
+        if not isinstance(indices, Tensor) or indices.is_meta:
+            got = "one on 'meta'" if isinstance(indices, Tensor) else type(indices).__name__
+            raise ValueError(f"indices must be a tensor of integers that has values, got {got}")
+        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
+            raise ValueError(f"indices must be integers, got {indices.dtype}")
+        if torch.compiler.is_compiling() or indices.numel() == 0:
+            return
+        low, high = int(indices.min()), int(indices.max())
+        if low < -1 or high >= self.codebook_size:
+            wrong = low if low < -1 else high
+            raise ValueError(f"indices must lie between -1 (masked) and {self.codebook_size - 1}, got {wrong}")
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training or evaluation; statistics that were loaded in half precision are raised to float32."""
+        for module, name, buffer in self._statistics():
+            module._buffers[name] = buffer.to(torch.promote_types(buffer.dtype, torch.float32))
+        return super().train(mode)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Half precision is for codes and networks: statistics stay in float32, since it cannot count them."""
+        before = self._statistics()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for module, name, buffer in before:
+            applied = getattr(module, name)
+            if applied.dtype in (torch.float16, torch.bfloat16):
+                module._buffers[name] = buffer.to(applied.device)
+        return self
+
+    def _statistics(self) -> list[tuple[nn.Module, str, Tensor]]:
+        """The floating-point buffers that say how training goes on."""
+        return [
+            (module, name, buffer)
+            for module in self.modules()
+            for name in getattr(module, "training_state", ())
+            if (buffer := module._buffers.get(name)) is not None and buffer.is_floating_point()
+        ]
+
+
+def mask_of_lens(x: Tensor, mask: Tensor | None, lens: Tensor, channel_first: bool) -> Tensor:
+    """The mask that lengths of sequences stand for."""
+    if mask is not None:
+        raise ValueError("mask and lens say the same thing: give one of them, got both")
+    positions = x.shape[2:] if channel_first else x.shape[1:-1]
+    if len(positions) != 1:
+        raise ValueError(f"lens is for sequences, one position after the other; got latents {tuple(x.shape)}")
+    if not isinstance(lens, Tensor):
+        raise ValueError(f"lens must be a tensor of integers, got {type(lens).__name__}")
+    if lens.is_floating_point() or lens.dtype == torch.bool or tuple(lens.shape) != (x.shape[0],):
+        raise ValueError(f"lens must be integers of shape {(x.shape[0],)}, got {lens.dtype} of {tuple(lens.shape)}")
+    if not torch.compiler.is_compiling() and lens.numel() and not 0 <= lens.min() <= lens.max() <= positions[0]:
+        raise ValueError(f"lens must lie between 0 and the {positions[0]} positions, got {lens.tolist()}")
+    return torch.arange(positions[0], device=x.device) < lens.to(x.device)[:, None]
+
+
+def any_valid(indices: Tensor) -> Tensor:
+    """Which positions have a code, ``(n, 1)``."""
+    rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
+    return (rows >= 0).any(dim=1, keepdim=True)
+
+
+def project(layer: nn.Module, x_nd: Tensor) -> Tensor:
+    """Apply a projection in its own precision; without one, raise half precision to float32."""
+    if not isinstance(layer, nn.Identity):
+        dtype = next((p.dtype for p in layer.parameters() if p.is_floating_point()), x_nd.dtype)
+        x_nd = layer(x_nd.to(dtype))
+    return x_nd.to(torch.promote_types(x_nd.dtype, torch.float32))
 
 
 QUANTIZERS: dict[str, type[Quantizer]] = {}
@@ -338,28 +483,18 @@ def register(name: str) -> Callable[[Class], Class]:
 
 
 def make_quantizer(name: str, **options: Any) -> Quantizer:
-    """A quantizer by name, e.g. ``make_quantizer("ns_vq", dim=64, codebook_size=1024)``.
-
-    Args:
-        name: one of :data:`QUANTIZERS`.
-        options: arguments of the constructor.
-    """
+    """One of :data:`QUANTIZERS` by name, e.g. ``make_quantizer("ns_vq", dim=64, codebook_size=1024)``."""
     return QUANTIZERS[check_name("quantizer", name, QUANTIZERS)](**options)
 
 
 def argument_names(cls: type[Quantizer], inner: str | None = None) -> list[str]:
-    """What a constructor takes by name, and for a composite what the quantizers inside of it take.
-
-    Args:
-        cls: the class.
-        inner: name of the quantizers inside; None: the default.
-    """
+    """What a constructor takes by name, and for a composite what the quantizers inside, by default its own, take."""
     names: dict[str, None] = {}
     default: str | None = None
     for init in (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)):
         own = list(inspect.signature(init).parameters.values())[1:]
         takes_more = any(each.kind is each.VAR_KEYWORD for each in own)
-        if takes_more or default is None:  # else it is the composites' base, which no user calls
+        if takes_more or default is None:  # else it is the base of a composite, which names its arguments itself
             names.update(dict.fromkeys(each.name for each in own if each.kind is not each.VAR_KEYWORD))
             default = next((each.default for each in own if each.name == "quantizer"), default)
         if not takes_more:

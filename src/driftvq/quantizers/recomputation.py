@@ -63,8 +63,8 @@ def _(step: Tensor) -> None:
 class Call:
     """What a training call saw: a fingerprint of its latents, and the tensors that learning changes, by their place.
 
-    With each goes the state it was in, by which one can tell whether it has changed since. ``found`` is what the call
-    made of them and the second run takes as it is.
+    With each goes the state it was in, by which one can tell whether it has changed since. ``found`` is what the second
+    run takes as it is.
     """
 
     fingerprint: Tensor
@@ -76,8 +76,7 @@ class Call:
 class Past:
     """The latest training calls that may be recomputed, with a codebook's tensors as each call saw them.
 
-    Args:
-        most: calls that may wait; where levels share a quantizer, each level makes one.
+    At most ``most`` of them wait; where levels share a quantizer, each level makes one.
     """
 
     def __init__(self, most: int = MOST_CALLS) -> None:
@@ -86,12 +85,21 @@ class Past:
         self.forgot = False
         """Whether a call that may still be recomputed was dropped."""
 
-    def remember(self, x_nd: Tensor, book: nn.Module, learned: Tensor) -> None:
-        """Keep a codebook as it is after a call: its buffers, and ``learned``, which may be a parameter of it."""
-        self._make_room()
+    def remember(
+        self, x_nd: Tensor, book: nn.Module | None = None, learned: Tensor | None = None, found: Any = None
+    ) -> None:
+        """After a call that may be recomputed, keep what it found and a codebook as it is: its buffers and ``learned``.
+
+        After one that keeps its tensors nothing is likely to be recomputed any more, and all is forgotten.
+        """
+        if not may_be_recomputed():
+            self._drop(len(self.calls))
+            return
+        done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)
+        self._drop(max(done, len(self.calls) - self.most + 1))
         before = self.calls[-1].tensors if self.calls else {}
         tensors = {}
-        for module in book.modules():
+        for module in book.modules() if book is not None else ():
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is None or (name in module._parameters and tensor is not learned):
                     continue
@@ -99,30 +107,15 @@ class Past:
                 kept = before.get((module, name))
                 same = kept is not None and state is not None and kept[0] == state
                 tensors[module, name] = (state, kept[1] if kept is not None and same else tensor.detach().clone())
-        self.calls.append(Call(_fingerprint(x_nd), tensors))
+        self.calls.append(Call(_fingerprint(x_nd), tensors, found))
 
-    def remember_found(self, x_nd: Tensor, found: Any) -> None:
-        """Keep what a call made of its latents."""
-        self._make_room()
-        self.calls.append(Call(_fingerprint(x_nd), {}, found))
+    def _drop(self, first: int) -> None:
+        self.forgot = self.forgot or not all(call.recalled for call in self.calls[:first])
+        self.calls = self.calls[first:]
 
     def found(self, x_nd: Tensor) -> Any:
         """What was made of these latents; None: they were not seen."""
         return self._call(x_nd).found if self.calls or self.forgot else None
-
-    def forget(self) -> None:
-        """A call that keeps its tensors: nothing is likely to be recomputed any more."""
-        self._drop(self.calls)
-        self.calls = []
-
-    def _make_room(self) -> None:
-        done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)
-        first = max(done, len(self.calls) - self.most + 1)
-        self._drop(self.calls[:first])
-        self.calls = self.calls[first:]
-
-    def _drop(self, calls: list[Call]) -> None:
-        self.forgot = self.forgot or not all(call.recalled for call in calls)
 
     @contextmanager
     def recalled(self, x_nd: Tensor) -> Iterator[None]:
@@ -131,7 +124,7 @@ class Past:
         # Not in place, since autograd may need what is there now.
         with substituted(
             {
-                (module, name): instead_of(present, value)
+                (module, name): _Instead.apply(value, present) if present.requires_grad else value  # type: ignore[no-untyped-call]
                 for (module, name), (state, value) in tensors.items()
                 if _state(present := getattr(module, name)) != state or state is None
             }
@@ -173,13 +166,9 @@ def substituted(tensors: Mapping[tuple[nn.Module, str], Tensor]) -> Iterator[Non
             module.__dict__.pop(name, None)
 
 
-def instead_of(tensor: Tensor, value: Tensor) -> Tensor:
-    """A value that is used instead of a tensor, which receives the gradient if it wants one."""
-    used: Tensor = _Instead.apply(value, tensor) if tensor.requires_grad else value  # type: ignore[no-untyped-call]
-    return used
-
-
 class _Instead(torch.autograd.Function):
+    """A value that is used instead of a parameter, which receives the gradient."""
+
     @staticmethod
     def forward(ctx: Any, value: Tensor, parameter: Tensor) -> Tensor:
         return value.view_as(value)

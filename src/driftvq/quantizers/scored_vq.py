@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from driftvq.functional import gumbel_softmax, highest_logit, index_softmax, masked_mse, soft_usage, straight_through
 from driftvq.names import in_range
-from driftvq.quantizers.codebooks.base import initial_codes
+from driftvq.quantizers.codebooks.base import initial_codes, row_weights
 from driftvq.quantizers.distributed import mean_over_processes, with_whole_parameters
-from driftvq.quantizers.quantizer import Quantizer, register
-from driftvq.quantizers.steps import Call, Selection
+from driftvq.quantizers.quantizer import Call, Quantizer, Selection, register
 
 
 class ScoredVQ(Quantizer):
@@ -32,9 +31,6 @@ class ScoredVQ(Quantizer):
     @property
     @with_whole_parameters
     def codebook(self) -> Tensor:
-        return self._in_use()
-
-    def _in_use(self) -> Tensor:
         """The codes; frozen ones get no gradient, whatever else turns ``requires_grad`` on."""
         return self.codes.detach() if self._frozen else self.codes
 
@@ -50,12 +46,12 @@ class ScoredVQ(Quantizer):
         self.codes.grad = None if frozen else self.codes.grad  # at 0 an optimizer's momentum would move them on
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
-        return F.embedding(indices_n.clamp(min=0), self._in_use())
+        return F.embedding(indices_n.clamp(min=0), self.codebook)
 
     def _given(self, z_nd: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
         """The codes as this call may train them, each latent's share of the batch ``(n,)``, and how many count."""
-        codebook_kd = (self._in_use() if call.trains else self.codes.detach()).to(z_nd.dtype)
-        counts_n = z_nd.new_ones(z_nd.shape[0]) if call.valid is None else call.valid.to(z_nd.dtype)
+        codebook_kd = (self.codebook if call.trains else self.codes.detach()).to(z_nd.dtype)
+        counts_n = row_weights(z_nd, call.valid)
         count = counts_n.sum()
         return codebook_kd, counts_n / count.clamp(min=1), count
 
@@ -71,7 +67,6 @@ class GumbelVQ(ScoredVQ):
         temperature: τ; usually annealed by the caller: set the attribute.
         kl_weight: weight of the divergence from uniform use.
         freeze_codebook: do not train the codes; may be set later.
-        Others: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     def __init__(
@@ -122,7 +117,6 @@ class IBQ(ScoredVQ):
         commitment_weight: β; unlike elsewhere it stands on the codes' term, as in the paper.
         entropy_weight: w.
         freeze_codebook: do not train the codes; may be set later.
-        Others: see :class:`driftvq.quantizers.quantizer.Quantizer`.
     """
 
     def __init__(

@@ -20,12 +20,7 @@ class SettlingCodes(Codebook):
     """Stands in for a codebook while latents stream by, and takes a step of Lloyd's algorithm after each pass.
 
     ``c_k ← mean of the latents of all processes that selected it``; a code that none selected goes to a latent drawn
-    with ``p(z) ∝ |z - c_win|²``, the rule of k-means++.
-
-    Args:
-        codes_kd: where to start.
-        unit: codes have unit length.
-        drawn_per_batch: latents to keep of each batch for codes that start again.
+    with ``p(z) ∝ |z - c_win|²``, the rule of k-means++, of which ``drawn_per_batch`` are kept of each batch.
     """
 
     counts: Tensor
@@ -76,22 +71,12 @@ def settle_(quantizer: Quantizer, batches: Iterable[Tensor], passes: int = 10) -
     Quantizers without a codebook of nearest codes (FSQ, LFQ, BSQ, GumbelVQ, IBQ) keep the one that they have, and so
     does a codebook that was frozen before. All that is left to train of the quantizer is its output projection.
 
-    >>> latents = [model.latents(images) for images in some_images]  # doctest: +SKIP
-    >>> settle_(model.quantizer, latents)  # doctest: +SKIP
-
-    Args:
-        quantizer: to settle.
-        batches: latents as the quantizer takes them; gone through once per pass.
-        passes: steps of Lloyd's algorithm.
-
-    Returns:
-        The mean squared distance of a latent to its code, before each step; empty without codebooks.
+    The batches are latents as the quantizer takes them, gone through once for each of the ``passes``, the steps of
+    Lloyd's algorithm. Returns the mean squared distance of a latent to its code before each; empty without codebooks.
     """
     check_repeatable(batches)
     parts = [part for part in quantizer.modules() if isinstance(part, CodebookQuantizer) and not part.freeze_codebook]
-    errors: list[float] = []
-    if parts:
-        errors = _lloyd_(quantizer, parts, batches, passes)
+    errors = _lloyd_(quantizer, parts, batches, passes) if parts else []
     freeze_but_output_(quantizer)
     return errors
 

@@ -5,15 +5,24 @@ matrix; FVQ (Chang et al., 2025), whose network compresses, processes and recove
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.networks import CodeBridge, CodeMLP, CodeTransformer, PublishedTransformer, Residual
-from driftvq.quantizers.codebooks.transformed import TransformedCodes
+from driftvq.quantizers.codebooks.base import Codebook
+from driftvq.quantizers.codebooks.growth import Rule, between
+from driftvq.quantizers.codebooks.networks import (
+    CodeBridge,
+    CodeMLP,
+    CodeTokens,
+    CodeTransformer,
+    PublishedTransformer,
+    Residual,
+)
+from driftvq.quantizers.finite import is_seen_at_once, is_traced
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.trans_vq import TransformName
 
@@ -22,6 +31,89 @@ WIDTH, MLP_RATIO = 256, 2
 
 NAMES = {"frozen_codebook": "base", "code_transform.": "transform."}
 """Beginnings of the authors' names, and of ours in the codebook."""
+
+
+class TransformedCodes(Codebook):
+    """The codes in use are ``C' = P_φ(C)``: C is frozen unless ``trains_base``, φ is trained by ``mse(sg z, c')``.
+
+    One step on φ moves every code, the unselected too. In evaluation on the CPU C' is computed once and kept while φ
+    and C have the values that it came from; elsewhere asking would stall the device, and every call computes it.
+
+    Attributes:
+        base: C, Gaussian noise of variance 1/d unless it is set.
+        settled: above 0 where the codes in use are C itself, and φ is idle.
+    """
+
+    rows_per_code: ClassVar[dict[str, Rule]] = {"base": between}
+    by_gradient: ClassVar[bool] = True
+    base: Tensor
+    settled: Tensor
+
+    def __init__(self, codebook_size: int, dim: int, transform: nn.Module, trains_base: bool = False) -> None:
+        super().__init__()
+        base_kd = torch.randn(codebook_size, dim) * dim**-0.5
+        if trains_base:
+            self.base = nn.Parameter(base_kd)
+        else:
+            self.register_buffer("base", base_kd)
+        self.register_buffer("settled", torch.zeros(()))
+        self.transform = transform
+        self._kept: tuple[tuple[Tensor, ...], Tensor] | None = None
+
+    @property
+    def stored(self) -> Tensor:
+        return self.base
+
+    def forward(self) -> Tensor:
+        if self.training:
+            self._kept = None
+        if self.training or torch.compiler.is_compiling() or any(map(is_traced, self._tensors())):
+            return self.transformed()
+        with torch.inference_mode(False), torch.no_grad():
+            if not all(is_seen_at_once(t) and type(t) in (Tensor, nn.Parameter) for t in self._tensors()):
+                return self.transformed()
+            # By value: what ``.data`` or a fused optimizer writes leaves no trace in a tensor's version.
+            if self._kept is None or not _same(self._kept[0], self._tensors()):
+                self._kept = (tuple(tensor.clone() for tensor in self._tensors()), self.transformed())
+            return self._kept[1]
+
+    def transformed(self) -> Tensor:
+        """``P_φ(C)``, computed now, or C once it is settled."""
+        # The start may write into C before the gradient of an earlier call is computed.
+        base_kd = self.base.clone() if self.training else self.base
+        with torch.autocast(base_kd.device.type, enabled=False):
+            codes_kd: Tensor = self.transform(base_kd)
+        return torch.where(self.settled > 0, base_kd, codes_kd)
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return self.base, self.settled, *self.transform.parameters()
+
+    def train(self, mode: bool = True) -> "TransformedCodes":
+        """Evaluation after training sees the trained codes: what was kept is dropped."""
+        self._kept = None
+        return super().train(mode)
+
+    def check_growth(self) -> None:
+        if any(isinstance(module, CodeTokens | CodeBridge) for module in self.transform.modules()):
+            raise ValueError("codes that a network mixes with each other cannot grow: new ones would change the others")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}
+
+    @torch.no_grad()
+    def set_(self, codes_kd: Tensor) -> None:
+        self.base.copy_(codes_kd)
+        self.settled.fill_(0)
+
+    @torch.no_grad()
+    def settle_(self, codes_kd: Tensor) -> None:
+        self.base.copy_(codes_kd)
+        self.settled.fill_(1)
+
+
+def _same(some: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> bool:
+    pairs = zip(some, others, strict=False)
+    return len(some) == len(others) and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
 
 @register("trans_vq_paper")
@@ -75,9 +167,6 @@ class TransVQPublished(CodebookQuantizer):
     P_φ: in-projection, the learned vectors, one pre-norm block of single-head linear attention and an MLP, a last norm,
     out-projection (:class:`driftvq.quantizers.codebooks.networks.PublishedTransformer`). Given the authors' weights
     (:meth:`load_published_`), codebook, indices, loss and gradients are theirs.
-
-    Args:
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     own_scale: ClassVar[bool] = True
@@ -127,9 +216,6 @@ class SimVQ(CodebookQuantizer):
     ``loss = mse(sg z, c') + β · mse(z, sg c')``
 
     A linear map cannot reach every codebook (in one dimension C' = wC), so k-means is not a limit of its training.
-
-    Args:
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     def __init__(
@@ -157,7 +243,6 @@ class BridgeVQ(CodebookQuantizer):
         width: of the tokens.
         heads: of the attention; a divisor of the width.
         depth: attention blocks.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     own_scale: ClassVar[bool] = True

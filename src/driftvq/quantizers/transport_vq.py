@@ -23,7 +23,7 @@ from driftvq.functional import (
 )
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.base import Lesson, Match, TrainedCodes
+from driftvq.quantizers.codebooks.base import Lesson, Match, TrainedCodes, row_weights
 from driftvq.quantizers.codebooks.growth import Rule, copied
 from driftvq.quantizers.distributed import sum_over_processes
 from driftvq.quantizers.quantizer import register
@@ -42,7 +42,7 @@ class MatchedCodes(TrainedCodes):
             return match
         with torch.no_grad():
             origin_d = codes_kd.mean(dim=0)
-            weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+            weight_n = row_weights(z_nd, valid_n)
             (summed,) = sum_over_processes(moments(z_nd, weight_n, origin_d))
         distance = wasserstein_loss(codes_kd, gaussian(summed, origin_d))
         return match._replace(loss=match.loss + self.weight * torch.where(summed[0, 0] > 0, distance, 0))
@@ -58,7 +58,6 @@ class WassersteinVQ(CodebookQuantizer):
 
     Args:
         wasserstein_weight: w.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     def __init__(
@@ -77,8 +76,7 @@ class WassersteinVQ(CodebookQuantizer):
 class PricedCodes(TrainedCodes):
     """Trained codes, chosen in training by ``argmax_k (v_k - ε |z - c_k|² / s)`` with a price v for each.
 
-    Attributes:
-        prices: v ``(k,)``, high where a code is asked for too rarely; remembered from step to step.
+    Prices are high where a code is asked for too rarely; they are remembered from step to step.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {**TrainedCodes.rows_per_code, "prices": copied}
@@ -110,7 +108,7 @@ class PricedCodes(TrainedCodes):
     def _balanced(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
         """The codes chosen at prices that are brought up to date ``(n,)``, and these prices ``(k,)``."""
         origin_d = codes_kd.mean(dim=0)
-        weight_n = z_nd.new_ones(len(z_nd)) if valid_n is None else valid_n.to(z_nd.dtype)
+        weight_n = row_weights(z_nd, valid_n)
         (latents,) = sum_over_processes(square_moments(z_nd, weight_n, origin_d))
         codes = square_moments(codes_kd, codes_kd.new_ones(len(codes_kd)), origin_d)
         total = latents[0, 0].to(z_nd.dtype)
@@ -145,7 +143,6 @@ class OptVQ(CodebookQuantizer):
     Args:
         sharpness: ε.
         iterations: of Sinkhorn's algorithm per training step, each a pass over latents × codes in blocks.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     def __init__(

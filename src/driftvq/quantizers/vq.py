@@ -4,18 +4,17 @@ Vanilla vector quantization (van den Oord et al., 2017), that of directions in f
 DiVeQ with its space-filling form (Vali et al., 2025): a step to the code whose length is differentiated.
 """
 
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import Metric, nearest, orthogonal_loss
 from driftvq.names import in_range, positive_int
-from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer, OptionsButEstimator
+from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Match, TrainedCodes, UnitCodes
 from driftvq.quantizers.estimators import Directional, SpaceFilling
-from driftvq.quantizers.quantizer import register
-from driftvq.quantizers.steps import Call, Selection
+from driftvq.quantizers.quantizer import Call, Selection, register
 
 
 @register("vq")
@@ -35,7 +34,6 @@ class VQ(CodebookQuantizer):
         orthogonal_weight: w, the weight of the term that spreads the directions of the codes.
         restart_after: whenever a code was not selected for so many steps, move it to a random latent, as SoundStream
             does; 0: never.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     def __init__(
@@ -54,7 +52,6 @@ class VQ(CodebookQuantizer):
         self._own(TrainedCodes(codebook_size, self.codebook_dim))
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        self._restart_(z_nd, call, self.restart_after)
         selection = super()._select(z_nd, call)
         if self.orthogonal_weight == 0:
             return selection
@@ -73,7 +70,6 @@ class FactorizedVQ(CodebookQuantizer):
 
     Args:
         codebook_dim: dimension of the codes, 8 unless ``dim`` is smaller.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
     """
 
     metric: ClassVar[Metric] = "cosine"
@@ -86,9 +82,6 @@ class FactorizedVQ(CodebookQuantizer):
             dim, codebook_size, min(positive_int("dim", dim), 8) if codebook_dim is None else codebook_dim, **options
         )
         self._own(UnitCodes(codebook_size, self.codebook_dim))
-
-    def to_code_space(self, z_nd: Tensor) -> Tensor:
-        return F.normalize(z_nd, dim=1)
 
 
 class DecodedCodes(TrainedCodes):
@@ -120,7 +113,7 @@ class DiVeQ(CodebookQuantizer):
         codebook_dim: int | None = None,
         *,
         variance: float = 1e-3,
-        **options: Unpack[OptionsButEstimator],
+        **options: Any,
     ) -> None:
         options = {"commitment_weight": 0.0, "kmeans_init": True, **options}
         super().__init__(dim, codebook_size, codebook_dim, estimator=self.way(variance), **options)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from driftvq import TransVQPaper
-from driftvq.quantizers.codebooks.transformed import TransformedCodes
+from driftvq.quantizers.transformed_vq import TransformedCodes
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW])

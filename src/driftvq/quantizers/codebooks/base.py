@@ -16,12 +16,15 @@ from driftvq.quantizers.distributed import by_process, sum_over_processes
 from driftvq.quantizers.finite import finite_rows, is_seen_at_once
 
 
+def row_weights(x_nd: Tensor, valid_n: Tensor | None) -> Tensor:
+    """1 where a latent counts, else 0, ``(n,)``."""
+    return x_nd.new_ones(x_nd.shape[0]) if valid_n is None else valid_n.to(x_nd.dtype)
+
+
 class Match(NamedTuple):
-    """The code of each latent.
+    """The code of each latent: the nearest codes ``(n,)``, and the same as vectors ``(n, d)``.
 
     Attributes:
-        winners: the nearest codes ``(n,)``.
-        codes: the same as vectors ``(n, d)``.
         loss: the term that trains the codebook, if a gradient does.
         seen: what the codebook has made of the latents already and needs again to learn from them.
         valid: which latents count, boolean ``(n,)``; None: all.
@@ -35,14 +38,11 @@ class Match(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What a training step shows.
+    """What a training step shows: latents ``(n, d)``, and the codes that learn from them ``(n,)``.
 
     Attributes:
-        latents: ``(n, d)``.
-        winners: the codes that learn from them ``(n,)``.
-        valid: which latents count, boolean ``(n,)``; None: all.
+        valid, seen: see :class:`Match`.
         step: number of the step, an int64 scalar that is the same in every process: random choices are drawn from it.
-        seen: see :class:`Match`.
         teaches: whether codes move by it; a step whose latents made the codebook has nothing more to teach.
     """
 
@@ -55,10 +55,8 @@ class Lesson(NamedTuple):
 
     @property
     def weight(self) -> Tensor:
-        """1 where a latent counts, else 0, ``(n,)``."""
-        if self.valid is None:
-            return self.latents.new_ones(len(self.latents))
-        return self.valid.to(self.latents.dtype)
+        """The :func:`row_weights`."""
+        return row_weights(self.latents, self.valid)
 
     @classmethod
     def joined(cls, lessons: "Sequence[Lesson]") -> "Lesson":

@@ -52,12 +52,8 @@ def halved(rows: Tensor, split: Split) -> Tensor:
 def split_busiest(codebook_kd: Tensor, busyness_k: Tensor, old_size: int, most: int, seed: int) -> Split:
     """The codes to split in one round, busiest first, each by a random step, since it may be split again in another.
 
-    Args:
-        codebook_kd: the codes so far.
-        busyness_k: how much each is in use.
-        old_size: codes before growth; they set the distances and directions.
-        most: codes wanted.
-        seed: of the steps; the same in all processes.
+    At most ``most`` are split. The ``old_size`` codes before growth set the distances and directions, the seed, which
+    is the same in all processes, the steps.
     """
     codebook_kd = codebook_kd.to(torch.promote_types(codebook_kd.dtype, torch.float32))  # no distances in half
     count = min(most, max(1, int(MOST_PER_ROUND * len(codebook_kd))))
@@ -89,10 +85,8 @@ def grow_rows_(module: nn.Module, name: str, rule: Rule, split: Split, optimizer
     rows.data = grown
     state = optimizer.state.get(rows, {}) if optimizer is not None else {}
     for key, value in state.items():
-        if isinstance(value, Tensor) and _has_rows_of(old_shape, value.shape):
+        if not isinstance(value, Tensor) or value.shape[:1] != old_shape[:1]:
+            continue
+        # It says something of each code: a number for each of its dimensions, or one for several.
+        if all(size in (1, full) for size, full in zip(value.shape[1:], old_shape[1:], strict=False)):
             state[key] = copied(value, split)
-
-
-def _has_rows_of(shape: torch.Size, own: torch.Size) -> bool:
-    """Whether a tensor of the shape ``own`` says something of each code: all of it, or one number for several."""
-    return own[:1] == shape[:1] and all(size in (1, full) for size, full in zip(own[1:], shape[1:], strict=False))

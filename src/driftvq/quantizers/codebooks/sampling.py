@@ -39,17 +39,19 @@ def draw_rows(
     modulo 1, so that no random number, no sort and no host read is needed.
 
     Args:
-        x_nd: this process's rows.
-        weight_n: their weights; those of weight 0 are never drawn.
-        wanted: T.
-        places: how many there are at most.
+        x_nd, weight_n: this process's rows, and their weights; those of weight 0 are never drawn.
+        wanted, places: T, and how many places there are at most.
         step: a counter, the same in each process.
         totals_r: the weight of each process's rows, if it is known already.
     """
     if len(x_nd) == 0:
         x_nd, weight_n = x_nd.new_zeros(1, x_nd.shape[1]), weight_n.new_zeros(1)
     reached_n, places_m = weight_n.cumsum(dim=0), torch.arange(places, device=x_nd.device)
-    below, total = _around(reached_n[-1], totals_r)
+    below, total = None, reached_n[-1]
+    if world_size() > 1:
+        if totals_r is None:
+            (totals_r,) = sum_over_processes(by_process(total))
+        below, total = totals_r[: dist.get_rank()].sum(), totals_r.sum()
     at_m = (places_m + (step % CYCLE * GOLDEN).frac()) * (total / wanted.clamp(min=1))
     if below is not None:
         at_m = at_m - below
@@ -60,15 +62,6 @@ def draw_rows(
     there_m[1:].logical_and_(rows_m[1:] != rows_m[:-1])
     drawn = Drawn(x_nd[rows_m.clamp(min=0, max=len(x_nd) - 1)], there_m)
     return drawn if below is None else _shared(drawn, rows_m >= 0)
-
-
-def _around(own: Tensor, totals_r: Tensor | None) -> tuple[Tensor | None, Tensor]:
-    """The weight of the processes before this one, None without others, and that of all."""
-    if world_size() == 1:
-        return None, own
-    if totals_r is None:
-        (totals_r,) = sum_over_processes(by_process(own))
-    return totals_r[: dist.get_rank()].sum(), totals_r.sum()
 
 
 def _shared(drawn: Drawn, here_m: Tensor) -> Drawn:
@@ -87,16 +80,9 @@ def take_over(
     most: Tensor | None = None,
     totals_r: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Let rows drawn by weight take over free codes, each row at most one.
+    """Let rows drawn by weight (:func:`draw_rows`) take over free codes, at most ``most`` or :data:`PLACES` of them.
 
-    Args:
-        codes_kd: the codes.
-        free_k: which of them may be taken, boolean.
-        x_nd, weight_n, step, totals_r: see :func:`draw_rows`.
-        most: how many may be taken; None: :data:`PLACES`.
-
-    Returns:
-        The codes afterwards ``(k, d)``, and which were taken over ``(k,)``.
+    A row takes over one at most. Returns the codes afterwards ``(k, d)``, and which were taken over ``(k,)``.
     """
     order_k = free_k.cumsum(dim=0)
     wanted = order_k[-1] if most is None else order_k[-1].minimum(most)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import Metric, kmeans
-from driftvq.quantizers.distributed import from_first_process, gather_rows, row_counts, world_size
+from driftvq.quantizers.distributed import from_first_process, gather_rows, world_size
 from driftvq.quantizers.finite import finite_rows
 
 GATHERED, USED = 4, 2
@@ -24,16 +24,11 @@ class KMeansStart(nn.Module):
     was gathered is in the state dict, so that a run that is interrupted here continues here; it is no buffer, since
     whoever averages, broadcasts or writes buffers in place needs them to keep their shapes.
 
-    Args:
-        codebook_size: K.
-        dim: dimension of a code.
-        iterations: Lloyd iterations at most.
-        metric: ``"l2"`` or ``"cosine"``.
-        done: nothing to do.
-
     Attributes:
         pending: latents gathered so far ``(n, d)``.
         finished: above 0 where nothing is left to gather; a number, since an average of models cannot take a boolean.
+        done: mirrors it in Python, where a compiled graph can branch on it.
+        latest: what the latest step made of it, for a backward pass that computes the step again.
     """
 
     finished: Tensor
@@ -45,11 +40,9 @@ class KMeansStart(nn.Module):
         self.codebook_size, self.iterations, self.metric = codebook_size, iterations, metric
         self.needed = codebook_size * GATHERED
         self.done = done
-        """Mirrors ``finished`` in Python, where a compiled graph can branch on it."""
         self.register_buffer("finished", torch.tensor(float(done)))
         self.pending = torch.zeros(0, dim, device="cpu")  # no loader would bring it to life if it were on no device
         self.latest: tuple[Tensor, Tensor] | None = None
-        """What the latest step made of it, for a backward pass that computes the step again."""
         self._enter()
 
     def _enter(self) -> None:
@@ -71,7 +64,7 @@ class KMeansStart(nn.Module):
         latents = latents[finite_rows(latents)]
         if self.metric == "cosine":
             latents = F.normalize(latents, dim=1)
-        latents = gather_rows(latents, row_counts(latents))
+        latents = gather_rows(latents)
         missing = self.needed - len(self.pending)
         if len(latents) > missing:  # from all over the batch, and not from its first images
             latents = latents[torch.arange(missing, device=latents.device) * len(latents) // missing]
