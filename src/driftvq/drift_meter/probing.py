@@ -17,7 +17,8 @@ from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.composite import CompositeQuantizer
 from driftvq.quantizers.grouped_vq import GroupedVQ
-from driftvq.quantizers.quantizer import Quantizer, project
+from driftvq.quantizers.quantizer import Quantizer
+from driftvq.quantizers.steps import project
 
 
 class Snapshot(NamedTuple):

@@ -19,19 +19,13 @@ from driftvq.quantizers.estimators import (
 )
 from driftvq.quantizers.fixed_grids import BSQ, FSQ, LFQ
 from driftvq.quantizers.grouped_vq import GroupedVQ
+from driftvq.quantizers.multi_scale_vq import MultiScaleVQ
 from driftvq.quantizers.ns_vq import NSVQ
 from driftvq.quantizers.ns_vq_paper import NSVQDeltaE, NSVQPaper, NSVQPublished, NSVQSequel
-from driftvq.quantizers.quantizer import (
-    QUANTIZERS,
-    Details,
-    LossTerms,
-    Quantizer,
-    QuantizerOutput,
-    make_quantizer,
-    register,
-)
-from driftvq.quantizers.residual_vq import MultiScaleVQ, ResidualVQ
+from driftvq.quantizers.quantizer import QUANTIZERS, Quantizer, make_quantizer, register
+from driftvq.quantizers.residual_vq import ResidualVQ
 from driftvq.quantizers.scored_vq import IBQ, GumbelVQ
+from driftvq.quantizers.steps import Details, LossTerms, QuantizerOutput
 from driftvq.quantizers.trans_vq import TransVQ
 from driftvq.quantizers.transformed_vq import BridgeVQ, SimVQ, TransVQPaper, TransVQPublished
 from driftvq.quantizers.transport_vq import OptVQ, WassersteinVQ

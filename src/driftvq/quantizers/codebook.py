@@ -20,8 +20,9 @@ from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import is_sharded, with_whole_parameters
 from driftvq.quantizers.estimators import Estimator, make_estimator
 from driftvq.quantizers.finite import OWN_SCALE
-from driftvq.quantizers.quantizer import Call, Quantizer, Selection, Step, argument_names, project
+from driftvq.quantizers.quantizer import Quantizer, argument_names
 from driftvq.quantizers.recomputation import recomputing
+from driftvq.quantizers.steps import Call, Selection, Step, project
 
 
 class CodebookOptions(TypedDict, total=False):

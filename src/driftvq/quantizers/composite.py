@@ -11,16 +11,9 @@ from torch.optim import Optimizer
 from driftvq.names import check_name, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson
-from driftvq.quantizers.quantizer import (
-    QUANTIZERS,
-    LossTerms,
-    Quantizer,
-    Selection,
-    Step,
-    argument_names,
-    make_quantizer,
-)
+from driftvq.quantizers.quantizer import QUANTIZERS, Quantizer, argument_names, make_quantizer
 from driftvq.quantizers.recomputation import advance_
+from driftvq.quantizers.steps import LossTerms, Selection, Step
 
 MakeQuantizer = Callable[..., Quantizer]
 

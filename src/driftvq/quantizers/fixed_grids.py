@@ -16,7 +16,8 @@ from driftvq.functional import masked_mse, soft_usage, straight_through
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebooks.base import row_weights
 from driftvq.quantizers.distributed import mean_over_processes
-from driftvq.quantizers.quantizer import Call, Quantizer, Selection, register
+from driftvq.quantizers.quantizer import Quantizer, register
+from driftvq.quantizers.steps import Call, Selection
 
 BOUND_MARGIN = 1e-3
 """How far the bound reaches past the outermost levels, so that they can be reached at all."""

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from driftvq.names import positive_int
 from driftvq.quantizers.composite import CompositeQuantizer, MakeQuantizer, per_part, side_by_side
-from driftvq.quantizers.quantizer import Call, LossTerms, Selection, register
+from driftvq.quantizers.quantizer import register
+from driftvq.quantizers.steps import Call, LossTerms, Selection
 
 
 @register("grouped_vq")

@@ -16,7 +16,8 @@ from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson, Match, TrainedCodes
 from driftvq.quantizers.estimators import Modified
 from driftvq.quantizers.finite import OWN_SCALE
-from driftvq.quantizers.quantizer import Call, Selection, register
+from driftvq.quantizers.quantizer import register
+from driftvq.quantizers.steps import Call, Selection
 
 
 class SpreadingCodes(TrainedCodes):

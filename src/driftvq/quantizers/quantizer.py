@@ -6,7 +6,7 @@ Shape suffixes: n latents (all positions of the batch), d dimensions, q indices 
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,97 +18,17 @@ from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, finite_rows, is_seen_at_once
 from driftvq.quantizers.recomputation import Past, advance_, recomputing
-
-
-class QuantizerOutput(NamedTuple):
-    """What every quantizer returns: ``quantized, indices, loss = vq(x)``."""
-
-    quantized: Tensor
-    indices: Tensor
-    loss: Tensor
-
-
-class LossTerms(NamedTuple):
-    """The terms of a loss before they are weighted, each 0 where the loss has none.
-
-    The commitment draws the encoder to the codes, the codebook's term the codes to the latents; the entropy makes soft
-    choices sure and lets all codes be used, the orthogonality spreads the directions of the codes.
-    """
-
-    commitment: Tensor
-    codebook: Tensor
-    entropy: Tensor
-    orthogonality: Tensor
-
-
-class Call(NamedTuple):
-    """How latents ``(n, d)`` come to a method.
-
-    Attributes:
-        positions: their shape without channels, the batch first: ``(b, …)`` with product n.
-        valid: boolean ``(n,)``, which latents count; None: all.
-        trains: whether the loss may send the codes a gradient.
-        learns: whether the call changes what training changes by itself; not if it is recomputed for its gradient.
-        levels: how many levels of a residual to use; None: all.
-        choices: codes to take instead of the nearest ones ``(n,)``.
-    """
-
-    positions: torch.Size
-    valid: Tensor | None
-    trains: bool
-    learns: bool
-    levels: int | None
-    choices: Tensor | None = None
-
-
-class Selection(NamedTuple):
-    """What a method makes of a batch of latents, before projection and layout.
-
-    ``lesson`` is what the codes learn from it; None where others do the learning. Its winners differ from ``indices``
-    where those are sampled. ``terms`` are those of the loss, unweighted, by their names in :class:`LossTerms`;
-    ``parts`` is what the inner quantizers of a composite did, ``absent`` what those did, with no latents, that the call
-    leaves out and other processes may use.
-    """
-
-    quantized: Tensor
-    indices: Tensor
-    loss: Tensor
-    lesson: Lesson | None
-    terms: dict[str, Tensor] | None = None
-    parts: tuple["Step", ...] = ()
-    absent: tuple["Step", ...] = ()
-
-
-class Step(NamedTuple):
-    """What a quantizer did with a batch.
-
-    ``quantized (n, dim)`` and ``indices`` are projected back and masked; ``latents (n, codebook_dim)`` are as the
-    method saw them, ``selection`` is what it chose.
-    """
-
-    quantized: Tensor
-    indices: Tensor
-    latents: Tensor
-    selection: Selection
-    call: Call
-
-
-class Details(NamedTuple):
-    """What a call returns, and everything behind it.
-
-    Attributes:
-        terms: of the loss, unweighted, and summed over levels or averaged over groups as the loss is.
-        latents, codes: the projected latents and their codes before the output projection, channel last.
-        parts: the details of each level or group of a composite, channel last; otherwise empty.
-    """
-
-    quantized: Tensor
-    indices: Tensor
-    loss: Tensor
-    terms: LossTerms
-    latents: Tensor
-    codes: Tensor
-    parts: tuple["Details", ...]
+from driftvq.quantizers.steps import (
+    Call,
+    Details,
+    LossTerms,
+    QuantizerOutput,
+    Selection,
+    Step,
+    any_valid,
+    mask_of_lens,
+    project,
+)
 
 
 class Quantizer(nn.Module):
@@ -187,12 +107,20 @@ class Quantizer(nn.Module):
         move no code and are NaN in ``quantized``. A compiled graph does the same and never refuses them. Refused on the
         CPU are also latents whose squares have no finite sum, and those far from a scale that the codes have by nature.
         """
-        return self._quantize(x, mask, lens=lens, freeze=freeze, levels=levels)[0]
+        return self._quantize(x, mask, lens, freeze, levels)[0]
 
     @with_whole_parameters
-    def details(self, /, x: Tensor, mask: Tensor | None = None, **how: Any) -> Details:
+    def details(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lens: Tensor | None = None,
+        freeze: bool = False,
+        levels: int | None = None,
+    ) -> Details:
         """What :meth:`forward` does, learning included, with the loss's terms and all else behind its result."""
-        return self._describe(*self._quantize(x, mask, **how))
+        return self._describe(*self._quantize(x, mask, lens, freeze, levels))
 
     @with_whole_parameters
     def indices_to_codes(self, indices: Tensor) -> Tensor:
@@ -261,7 +189,7 @@ class Quantizer(nn.Module):
         return torch.where(any_valid(indices), codes_nd, 0)
 
     def _quantize(
-        self, x: Tensor, mask: Tensor | None, *, lens: Tensor | None = None, freeze: bool = False, levels: Any = None
+        self, x: Tensor, mask: Tensor | None, lens: Tensor | None, freeze: bool, levels: int | None
     ) -> tuple[QuantizerOutput, Step]:
         """Check, flatten, quantize, learn."""
         levels = self._checked_levels(levels)
@@ -434,36 +362,6 @@ class Quantizer(nn.Module):
             for name in getattr(module, "training_state", ())
             if (buffer := module._buffers.get(name)) is not None and buffer.is_floating_point()
         ]
-
-
-def mask_of_lens(x: Tensor, mask: Tensor | None, lens: Tensor, channel_first: bool) -> Tensor:
-    """The mask that lengths of sequences stand for."""
-    if mask is not None:
-        raise ValueError("mask and lens say the same thing: give one of them, got both")
-    positions = x.shape[2:] if channel_first else x.shape[1:-1]
-    if len(positions) != 1:
-        raise ValueError(f"lens is for sequences, one position after the other; got latents {tuple(x.shape)}")
-    if not isinstance(lens, Tensor):
-        raise ValueError(f"lens must be a tensor of integers, got {type(lens).__name__}")
-    if lens.is_floating_point() or lens.dtype == torch.bool or tuple(lens.shape) != (x.shape[0],):
-        raise ValueError(f"lens must be integers of shape {(x.shape[0],)}, got {lens.dtype} of {tuple(lens.shape)}")
-    if not torch.compiler.is_compiling() and lens.numel() and not 0 <= lens.min() <= lens.max() <= positions[0]:
-        raise ValueError(f"lens must lie between 0 and the {positions[0]} positions, got {lens.tolist()}")
-    return torch.arange(positions[0], device=x.device) < lens.to(x.device)[:, None]
-
-
-def any_valid(indices: Tensor) -> Tensor:
-    """Which positions have a code, ``(n, 1)``."""
-    rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
-    return (rows >= 0).any(dim=1, keepdim=True)
-
-
-def project(layer: nn.Module, x_nd: Tensor) -> Tensor:
-    """Apply a projection in its own precision; without one, raise half precision to float32."""
-    if not isinstance(layer, nn.Identity):
-        dtype = next((p.dtype for p in layer.parameters() if p.is_floating_point()), x_nd.dtype)
-        x_nd = layer(x_nd.to(dtype))
-    return x_nd.to(torch.promote_types(x_nd.dtype, torch.float32))
 
 
 QUANTIZERS: dict[str, type[Quantizer]] = {}

@@ -14,7 +14,8 @@ from driftvq.functional import gumbel_softmax, highest_logit, index_softmax, mas
 from driftvq.names import in_range
 from driftvq.quantizers.codebooks.base import initial_codes, row_weights
 from driftvq.quantizers.distributed import mean_over_processes, with_whole_parameters
-from driftvq.quantizers.quantizer import Call, Quantizer, Selection, register
+from driftvq.quantizers.quantizer import Quantizer, register
+from driftvq.quantizers.steps import Call, Selection
 
 
 class ScoredVQ(Quantizer):

@@ -14,7 +14,8 @@ from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Match, TrainedCodes, UnitCodes
 from driftvq.quantizers.estimators import Directional, SpaceFilling
-from driftvq.quantizers.quantizer import Call, Selection, register
+from driftvq.quantizers.quantizer import register
+from driftvq.quantizers.steps import Call, Selection
 
 
 @register("vq")
