@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DriftMeter", "DriftReading"]
 
-__getattr__ = importer(__name__, {"DriftMeter": "meter"})
+__getattr__ = importer(__name__, meter="DriftMeter")
 
 NAN = math.nan
 
