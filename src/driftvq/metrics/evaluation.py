@@ -16,24 +16,13 @@ from driftvq.metrics.lpips import LPIPS
 from driftvq.metrics.similarity import TooSmallError, check_rgb
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, cache_folder
 from driftvq.names import check_name
-from driftvq.records.metric_table import (
-    CODE_METRICS,
-    FEATURE_METRICS,
-    MEAN_METRICS,
-    MEASURED,
-    decimals,
-    metric,
-    written,
-)
+from driftvq.records import metric_table
 
-Pairs = Iterable[tuple[Tensor, Tensor, Tensor | None]]
-
+METRICS = metric_table.MEASURED
+"""What can be measured; what each is called and which way is better is in :mod:`driftvq.records.metric_table`."""
 
 DEFAULT_CACHE = Path("default")
 """Stands for ``features`` in the user's cache folder, which is looked up at the time of the call."""
-
-METRICS = MEASURED
-"""What can be measured; what each is called and which way is better is in :mod:`driftvq.records.metric_table`."""
 
 DEFAULT_METRICS = tuple(name for name in METRICS if name not in ("kid_std", "lpips_vgg"))
 """What is measured unless asked otherwise: everything that costs little beside Inception."""
@@ -41,19 +30,16 @@ DEFAULT_METRICS = tuple(name for name in METRICS if name not in ("kid_std", "lpi
 
 @dataclass
 class Evaluation:
-    """What was measured.
-
-    Attributes:
-        values: metric → value, in the order of :data:`METRICS`.
-        n: number of pairs.
-        notes: what a reader must know to compare: image sizes, value range, resize.
-        missing: metrics that were asked for and not measured, with the reason.
-    """
+    """What was measured."""
 
     values: dict[str, float]
+    """Metric → value, in the order of :data:`METRICS`."""
     n: int
+    """Number of pairs."""
     notes: dict[str, str] = field(default_factory=dict)
+    """What a reader must know to compare: image sizes, value range, resize."""
     missing: dict[str, str] = field(default_factory=dict)
+    """Metrics that were asked for and not measured, with the reason."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, which has no infinity: an infinite value is None."""
@@ -64,8 +50,8 @@ class Evaluation:
         """A table for people."""
         lines = []
         for name, value in self.values.items():
-            text = written(name, value, decimals(name, [value]))
-            known = metric(name)
+            text = metric_table.written(name, value, metric_table.decimals(name, [value]))
+            known = metric_table.metric(name)
             lines.append(f"{name:<15} {text:>10}  {'↑' if known.better == 'higher' else '↓'} {known.meaning}")
         facts = {"n": f"{self.n:,} images"} | self.notes
         lines += ["", *(f"{name}: {text}" for name, text in facts.items())]
@@ -77,7 +63,7 @@ class Evaluation:
 
 
 def evaluate(
-    pairs: Pairs,
+    pairs: Iterable[tuple[Tensor, Tensor, Tensor | None]],
     *,
     codebook_size: int | None,
     metrics: Sequence[str] | None = None,
@@ -102,14 +88,19 @@ def evaluate(
     """
     chosen = [check_name("metric", name, METRICS) for name in (DEFAULT_METRICS if metrics is None else metrics)]
     folder = cache_folder() / "features" if cache is DEFAULT_CACHE else cache
-    missing: dict[str, str] = {}
-    gauges = _make_gauges(chosen, codebook_size, weights, folder, str(device), missing)
+    gauges, missing = _make_gauges(chosen, codebook_size, weights, folder, str(device))
     sizes: Counter[str] = Counter()
     try:
         for real, fake, indices in pairs:
             _check_batch(real, fake)
             sizes[f"{real.shape[-2]}×{real.shape[-1]}"] += len(real)
-            _update(gauges, (real.to(device), fake.to(device), indices), missing)
+            real, fake = real.to(device), fake.to(device)
+            for gauge in list(gauges):
+                try:
+                    gauge.update(real, fake, indices)
+                except TooSmallError as error:  # it cannot take such images, and is given up
+                    missing |= dict.fromkeys(gauge.names, str(error))
+                    gauges.remove(gauge)
             if progress is not None:
                 progress(len(real))
     finally:
@@ -119,39 +110,33 @@ def evaluate(
 
 
 def _make_gauges(
-    chosen: Sequence[str],
-    codebook_size: int | None,
-    weights: Path | None,
-    cache: Path | None,
-    device: str,
-    missing: dict[str, str],
-) -> list[Gauge]:
-    """The gauges of the chosen metrics; ``missing`` is told about those that cannot be made."""
-    features = tuple(name for name in FEATURE_METRICS if name in chosen or (name == "kid" and "kid_std" in chosen))
-    codes = tuple(name for name in CODE_METRICS if name in chosen)
+    chosen: Sequence[str], codebook_size: int | None, weights: Path | None, cache: Path | None, device: str
+) -> tuple[list[Gauge], dict[str, str]]:
+    """The gauges of the chosen metrics, and why others cannot be made."""
+
+    def mean_gauge(name: str) -> Gauge:
+        if name.startswith("lpips_"):
+            return MeanGauge(name, LPIPS(name.removeprefix("lpips_"), (0, 255), weights).to(device))
+        return MeanGauge(name, partial(getattr(similarity, name), data_range=255))
+
+    features = tuple(
+        name for name in metric_table.FEATURE_METRICS if name in chosen or (name == "kid" and "kid_std" in chosen)
+    )
+    codes = tuple(name for name in metric_table.CODE_METRICS if name in chosen)
     makers: dict[tuple[str, ...], Callable[[], Gauge]] = {}
     if features:
         makers[features] = partial(FeatureGauge, features, weights, cache, device)
-    for name in MEAN_METRICS:
-        if name in chosen:
-            makers[name,] = partial(_mean_gauge, name, weights, device)
-    if codes and codebook_size is None:
-        missing |= dict.fromkeys(codes, "the model has no codebook")
-    elif codes and codebook_size is not None:
+    makers |= {(name,): partial(mean_gauge, name) for name in metric_table.MEAN_METRICS if name in chosen}
+    if codes and codebook_size is not None:
         makers[codes] = partial(CodeGauge, codes, codebook_size)
-    gauges = []
+    gauges: list[Gauge] = []
+    missing = dict.fromkeys(codes if codebook_size is None else (), "the model has no codebook")
     for names, make in makers.items():
         try:
             gauges.append(make())
         except (MissingWeightsError, WrongWeightsError) as error:
             missing |= dict.fromkeys(names, str(error))
-    return gauges
-
-
-def _mean_gauge(name: str, weights: Path | None, device: str) -> Gauge:
-    if name.startswith("lpips_"):
-        return MeanGauge(name, LPIPS(name.removeprefix("lpips_"), (0, 255), weights).to(device))
-    return MeanGauge(name, partial(getattr(similarity, name), data_range=255))
+    return gauges, missing
 
 
 def _check_batch(real: Tensor, fake: Tensor) -> None:
@@ -160,16 +145,6 @@ def _check_batch(real: Tensor, fake: Tensor) -> None:
     if real.ndim != 4 or real.shape != fake.shape:
         raise ValueError(f"images must be b 3 h w of one shape, got {tuple(real.shape)} and {tuple(fake.shape)}")
     check_rgb(real)
-
-
-def _update(gauges: list[Gauge], batch: tuple[Tensor, Tensor, Tensor | None], missing: dict[str, str]) -> None:
-    """Feed the gauges; one that cannot take images so small is given up."""
-    for gauge in list(gauges):
-        try:
-            gauge.update(*batch)
-        except TooSmallError as error:
-            missing |= dict.fromkeys(gauge.names, str(error))
-            gauges.remove(gauge)
 
 
 def _summary(gauges: list[Gauge], sizes: Counter[str], missing: dict[str, str]) -> Evaluation:

@@ -16,11 +16,7 @@ from driftvq.records.metric_table import LATENTS_PER_CODE
 
 
 class CodeCounter:
-    """Counts codes over batches of indices; memory does not grow with the images.
-
-    Args:
-        codebook_size: number of codes, K, of each codebook.
-    """
+    """Counts codes over batches of indices, K for each codebook; memory does not grow with the images."""
 
     def __init__(self, codebook_size: int) -> None:
         if codebook_size < 1:
@@ -68,16 +64,11 @@ FEW_IMAGES = 1000
 
 
 class Gauge(ABC):
-    """Something measured on pairs of images.
-
-    Attributes:
-        names: metrics that it gives.
-        notes: what a reader of the values must know.
-    """
+    """Something measured on pairs of images: the metrics of its names."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
-        self.notes: dict[str, str] = {}
+        self.notes: dict[str, str] = {}  # what a reader of the values must know
 
     @abstractmethod
     def update(self, real: Tensor, fake: Tensor, indices: Tensor | None) -> None:
@@ -139,18 +130,17 @@ class FeatureGauge(Gauge):
         if "rfid" in self.names:
             moments = (self.real.mean, self.real.covariance, self.fake.mean, self.fake.covariance)
             values["rfid"] = float(frechet_distance(*moments))
-        if self.sample is not None:
-            values |= self._kid(self.sample)
-        return values
-
-    def _kid(self, sample: FeatureSample) -> dict[str, float]:
-        result = kid(sample.real, sample.fake)
-        drawn = "" if sample.seen <= len(sample.rows) else f" from a random sample of {len(sample.rows):,} images"
+        if self.sample is None:
+            return values
+        result, kept = kid(self.sample.real, self.sample.fake), len(self.sample.rows)
+        values["kid"] = result.mean
         if result.std is None:
             self.notes["kid"] = f"all images at once, no subsets: they (and kid_std) need more than {SUBSET_SIZE:,}"
-            return {"kid": result.mean}
-        self.notes["kid"] = f"{result.subsets} subsets of {result.subset_size:,}{drawn}"
-        return {"kid": result.mean, "kid_std": result.std}
+        else:
+            drawn = "" if self.sample.seen <= kept else f" from a random sample of {kept:,} images"
+            self.notes["kid"] = f"{result.subsets} subsets of {result.subset_size:,}{drawn}"
+            values["kid_std"] = result.std
+        return values
 
     def close(self) -> None:
         self.cache.write()
