@@ -1,12 +1,9 @@
-"""Models for other runtimes, ONNX and ``torch.export``: two graphs, images to indices and back; written and compared."""
+"""Models for other runtimes, ONNX and ``torch.export``: two graphs, images to indices and back, and their check."""
 
 import copy
 import json
-import logging
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import MethodType
 from typing import Any, NamedTuple
@@ -16,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from driftvq.files import make_folder, replacing
+from driftvq.machine import quiet
 from driftvq.models.pretrained import model_hash
 from driftvq.models.vqvae import VQVAE
 from driftvq.names import check_name, install_command
@@ -130,8 +128,7 @@ def trace(model: VQVAE) -> Traced:
     images = torch.zeros(TRACED_BATCH, 3, *(side * model.downscale for side in TRACED_GRID))
     pixels = {0: batch, 2: model.downscale * height, 3: model.downscale * width}
     encoder, decoder = Encoder(fixed.encoder, fixed.quantizer), Decoder(fixed.decoder, fixed.quantizer)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about torch's own internals
+    with torch.no_grad(), quiet():  # about torch's own internals
         return Traced(
             torch.export.export(encoder, (images,), dynamic_shapes=(pixels,), strict=True),
             torch.export.export(
@@ -162,7 +159,7 @@ def _fix_(module: nn.Module, method: str) -> None:
 
 def _write_onnx(traced: Traced, folder: Path, metadata: dict[str, str]) -> None:
     for name, inputs, outputs in (("encoder", "images", "indices"), ("decoder", "indices", "images")):
-        with _quiet():
+        with quiet("torch.onnx._internal.exporter._registration"):  # also of torchvision, which nothing here needs
             program = torch.onnx.export(
                 getattr(traced, name),
                 dynamo=True,
@@ -174,20 +171,6 @@ def _write_onnx(traced: Traced, folder: Path, metadata: dict[str, str]) -> None:
         assert program is not None
         program.model.metadata_props.update(metadata)
         program.save(folder / f"{name}.onnx")  # above the 2 GB of one file, weights go to a file beside it
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what torch says about its own internals, and about an absent torchvision that nothing here needs."""
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _write_torch(traced: Traced, folder: Path, metadata: dict[str, str]) -> None:

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 class SkippedImages:
-    """Appends each unreadable image once to ``skipped.txt`` of a run, with the reason.
-
-    Args:
-        run: the run's folder.
-    """
+    """Appends each unreadable image once to ``skipped.txt`` of a run, with the reason."""
 
     def __init__(self, run: Path) -> None:
         self.path = run / SKIPPED_FILE
@@ -73,12 +69,8 @@ COUNTED_ELSEWHERE = ("usage", "usage_expected", "recent_usage")
 class RunLog:
     """Writes values as ``{"step": 100, "train/loss": 0.03, …}`` and, if wanted, for TensorBoard.
 
-    A resumed run forgets what was logged after its checkpoint.
-
-    Args:
-        run: the run's folder; None, in other processes than the first, writes nothing.
-        step: the last step that counts.
-        tensorboard: whether to write events.
+    A resumed run forgets what was logged after its checkpoint, at ``step``. Without a run's folder, in other processes
+    than the first, nothing is written.
     """
 
     def __init__(self, run: Path | None, step: int = 0, tensorboard: bool = True) -> None:
