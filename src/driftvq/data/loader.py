@@ -123,17 +123,12 @@ def _end_after(reader: int) -> None:
     Nothing else would: a worker waits to hand over a batch through a pipe that it, or another worker, holds open.
     """
     served = os.getppid() != reader  # its parent is a fork server, which lives as long as its children
-    while _exists(reader) if served else os.getppid() == reader:
-        time.sleep(PARENT_SECONDS)
+    with suppress(ProcessLookupError):
+        while served or os.getppid() == reader:
+            if served:
+                os.kill(reader, 0)  # which only asks whether it is there
+            time.sleep(PARENT_SECONDS)
     os._exit(1)
-
-
-def _exists(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def train_batches(

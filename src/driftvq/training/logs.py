@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from driftvq.data.images import write_image
 from driftvq.drift_meter import DriftMeter, DriftReading
-from driftvq.functional import count_codes, perplexity
+from driftvq.metrics import CodeCounter
 from driftvq.quantizers import Quantizer
 from driftvq.records.runs import METRICS_FILE, SAMPLES, SKIPPED_FILE, append_record, drop_records_after
 
@@ -141,10 +141,9 @@ def training_values(
     if discriminator is not None:
         values["train/discriminator"] = float(discriminator)
     if quantizer is not None and output.indices is not None:
-        places = output.indices.reshape(-1, max(1, quantizer.indices_per_position)).unbind(1)
-        counts = [count_codes(indices_n, quantizer.codebook_size) for indices_n in places]
-        values["train/usage"] = quantizer.recent_usage()
-        values["train/perplexity"] = sum(float(perplexity(counts_k)) for counts_k in counts) / len(places)
+        codes = CodeCounter(quantizer.codebook_size)
+        codes.update(output.indices)
+        values |= {"train/usage": quantizer.recent_usage(), "train/perplexity": codes.perplexity()}
         values |= {f"quantizer/{name}": value for name, value in quantizer.readings().items()}
     return values
 
