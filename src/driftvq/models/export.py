@@ -36,11 +36,8 @@ CHECKS = ((1, (3, 4)), (TRACED_BATCH + 1, (TRACED_GRID[0] + 2, TRACED_GRID[1] + 
 """Batches and grids of the check, other than what was traced."""
 
 
-class Traced(NamedTuple):
-    """Both graphs; batch, height and width are free, images in multiples of the stride."""
-
-    encoder: ExportedProgram
-    decoder: ExportedProgram
+Traced = dict[str, ExportedProgram]
+"""The graphs "encoder" and "decoder"; batch, height and width are free, images in multiples of the stride."""
 
 
 class Runner(NamedTuple):
@@ -129,12 +126,11 @@ def trace(model: VQVAE) -> Traced:
     pixels = {0: batch, 2: model.downscale * height, 3: model.downscale * width}
     encoder, decoder = Encoder(fixed.encoder, fixed.quantizer), Decoder(fixed.decoder, fixed.quantizer)
     with torch.no_grad(), quiet():  # about torch's own internals
-        return Traced(
-            torch.export.export(encoder, (images,), dynamic_shapes=(pixels,), strict=True),
-            torch.export.export(
-                decoder, (fixed.encode(images),), dynamic_shapes=({0: batch, 1: height, 2: width},), strict=True
-            ),
-        )
+        indices, grid = fixed.encode(images), {0: batch, 1: height, 2: width}
+        return {
+            "encoder": torch.export.export(encoder, (images,), dynamic_shapes=(pixels,), strict=True),
+            "decoder": torch.export.export(decoder, (indices,), dynamic_shapes=(grid,), strict=True),
+        }
 
 
 def evaluation_copy(model: VQVAE) -> VQVAE:
@@ -161,7 +157,7 @@ def _write_onnx(traced: Traced, folder: Path, metadata: dict[str, str]) -> None:
     for name, inputs, outputs in (("encoder", "images", "indices"), ("decoder", "indices", "images")):
         with quiet("torch.onnx._internal.exporter._registration"):  # also of torchvision, which nothing here needs
             program = torch.onnx.export(
-                getattr(traced, name),
+                traced[name],
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=[inputs],
@@ -174,7 +170,7 @@ def _write_onnx(traced: Traced, folder: Path, metadata: dict[str, str]) -> None:
 
 
 def _write_torch(traced: Traced, folder: Path, metadata: dict[str, str]) -> None:
-    for name, program in traced._asdict().items():
+    for name, program in traced.items():
         torch.export.save(program, folder / f"{name}.pt2", extra_files={"driftvq.json": json.dumps(metadata)})
 
 

@@ -170,9 +170,9 @@ class VQVAE(nn.Module):
         size = (images.shape[-2], images.shape[-1]) if isinstance(images, Tensor) and images.ndim == 4 else None
         if self.quantizer is not None:
             return self.decode(self.encode(images), size)
-        check_images(images, self.downscale)
+        latents = self.latents(images)
         with self._evaluating():
-            return self._images(self._latents(images), size)
+            return self._images(latents, size)
 
     def save_pretrained(self, folder: str | Path, *, card: Mapping[str, Any] | None = None) -> Path:
         """Save config, weights and a model card; see :func:`driftvq.models.pretrained.save_pretrained`."""
