@@ -30,7 +30,7 @@ def test_long_values_are_cut_and_endless_ones_described() -> None:
 
 
 def test_a_name_is_imported_when_it_is_asked_for() -> None:
-    find = importer("json", {"JSONDecoder": "decoder"})
+    find = importer("json", decoder="JSONDecoder JSONDecodeError", encoder="JSONEncoder")
     assert find("JSONDecoder") is __import__("json").JSONDecoder
     with pytest.raises(AttributeError, match="module 'json' has no attribute 'missing'"):
         find("missing")

@@ -8,7 +8,6 @@ import socket
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import chain, count
@@ -27,10 +26,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     >>> with replacing("results.json") as temporary:
     ...     temporary.write_text("{}")
-
-    Raises:
-        FileNotFoundError: the folder of ``path`` does not exist.
-        IsADirectoryError: ``path`` is a folder.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -42,7 +37,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        _publish(temporary, path)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # as a new file would have
+        _sync(temporary)
+        temporary.replace(path)
+        _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -55,11 +55,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read its bytes; a pipe or a device is an error at once, where ``open`` might wait for ever.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
-    """
+    """Open a file to read its bytes; a pipe or a device is an OSError at once, where ``open`` might wait for ever."""
     not_waiting = getattr(os, "O_NONBLOCK", 0)  # for somebody to write into a pipe
     with contextlib.ExitStack() as on_error:
         file = on_error.enter_context(open(path, "rb", opener=lambda name, flags: os.open(name, flags | not_waiting)))
@@ -83,16 +79,6 @@ def dated_folder(name: str) -> Path:
     return next(folder for folder in chain([base], numbered) if not folder.exists())
 
 
-def _publish(temporary: Path, path: Path) -> None:
-    """Flush a file to the disk and give it its name, with the permissions that a new file would have."""
-    umask = os.umask(0)
-    os.umask(umask)
-    temporary.chmod(0o666 & ~umask)
-    _sync(temporary)
-    temporary.replace(path)
-    _sync(path.parent)
-
-
 def _sync(path: Path) -> None:
     """Make it durable, where the system can."""
     with contextlib.suppress(PermissionError):
@@ -108,12 +94,7 @@ MAX_BYTES, MAX_LINE_BYTES = 1 << 28, 1 << 24
 
 
 def read_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is larger than ``max_bytes``, or holds something else; the message names it.
-    """
+    """The JSON object in a file; a ValueError that names the file, if it is larger or holds something else."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
@@ -138,15 +119,13 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 def records_of(lines: Iterable[str]) -> list[dict[str, Any]]:
     """The lines that are an object with a ``step``; what a crash or a cut left half-written is not among them."""
-    found = map(_parsed, lines)
-    return [record for record in found if isinstance(record, dict) and isinstance(record.get("step"), int)]
-
-
-def _parsed(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    records = []
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
+                records.append(record)
+    return records
 
 
 try:
@@ -160,32 +139,21 @@ UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 POLL_SECONDS = 0.2
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked(folder: Path, work: str, seconds: float = 0.0) -> Iterator[int]:
     """Keep others out of a folder, and say who is in it: the system takes the lock away when the process dies.
 
     A process that inherits the descriptor on purpose (``pass_fds``) holds the lock too; one that is forked does not.
-
-    Args:
-        folder: which exists.
-        work: what is done in it, for those who are kept out.
-        seconds: how long to wait for it.
-
-    Yields:
-        The descriptor of the lock.
-
-    Raises:
-        ValueError: another process has it; the message names process and host.
+    After so many seconds of waiting, it is an error that another process has it, which names its work and host.
     """
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     forked: list[int] = [descriptor]
     os.register_at_fork(after_in_child=lambda: _close(forked))
     try:
         _wait(descriptor, folder, monotonic() + seconds)
+        holder = json.dumps({"work": work, "process": os.getpid(), "host": socket.gethostname()})
         os.ftruncate(descriptor, 0)
-        os.pwrite(
-            descriptor, json.dumps({"work": work, "process": os.getpid(), "host": socket.gethostname()}).encode(), 0
-        )
+        os.pwrite(descriptor, holder.encode(), 0)
         yield descriptor
     finally:
         _close(forked)

@@ -1,12 +1,14 @@
 """The machine that this runs on: its devices, its free memory, and what is installed on it."""
 
+import logging
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,8 @@ UNKNOWN = 4 << 30
 """What is assumed where the system does not say."""
 
 _GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "inactive_file"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 """Limit, use, and the part of the use that is a cache of files, of a container: version 2 and 1 of control groups."""
 
@@ -46,11 +44,11 @@ def _of_machine() -> int | None:
     return None
 
 
-def _of_group(files: tuple[str, str, str]) -> int | None:
-    limit, used, cached = files
+def _of_group(files: tuple[str, str, str, str]) -> int | None:
+    folder, limit, used, cached = files
     with suppress(OSError, ValueError):
-        most, now = int(Path(limit).read_text()), int(Path(used).read_text())
-        return most - now + _field(Path(limit).with_name("memory.stat"), cached)
+        most, now = (int(Path(folder, name).read_text()) for name in (limit, used))
+        return most - now + _field(Path(folder, "memory.stat"), cached)
     return None
 
 
@@ -89,6 +87,21 @@ def pick_device(name: str) -> torch.device:
         return torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {name!r}") from error
+
+
+@contextmanager
+def quiet(*loggers: str, module: str = "") -> Iterator[None]:
+    """Leave the screen to what concerns the user: of these loggers errors alone, and no warnings of the module."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, loggers)}
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=module)
+            for logger in levels:
+                logger.setLevel(logging.ERROR)
+            yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def environment() -> dict[str, Any]:

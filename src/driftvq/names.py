@@ -1,7 +1,7 @@
 """Names that a user may mistype, wrong values in errors, names imported on first use, packages to install."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 from importlib import import_module, metadata
 from typing import Any
@@ -64,17 +64,21 @@ def shortened_text(text: str, most: int = 4 * SHOWN) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def importer(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+def reason_of(error: BaseException) -> str:
+    """What an error says, in one line; its kind, if it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def importer(package: str, **modules: str) -> Callable[[str], Any]:
     """A package's ``__getattr__``, so that importing the package does not load what few of its users need.
 
-    Args:
-        package: its name.
-        modules: the module of the package in which each name is.
+    ``modules`` are those of the package, each with the names that it has, in one text.
     """
+    places = {name: module for module, names in modules.items() for name in names.split()}
 
     def __getattr__(name: str) -> Any:  # noqa: N807
-        if name in modules:
-            return getattr(import_module(f"{package}.{modules[name]}"), name)
+        if name in places:
+            return getattr(import_module(f"{package}.{places[name]}"), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return __getattr__

@@ -23,12 +23,7 @@ class Progress:
     ...     progress.add(0)  # the clock starts; what was done earlier says nothing about the speed
     ...     progress.add(16)
 
-    Args:
-        what: is going on.
-        total: how many there will be; None if nobody knows.
-        unit: what is counted.
-        visible: whether to show anything; of several processes one does.
-        clock: gives seconds.
+    Without a ``total`` nobody knows how many there will be. Of several processes one is ``visible``.
     """
 
     def __init__(

@@ -7,8 +7,7 @@ import torch
 
 from driftvq.cli import main
 from driftvq.models import save_pretrained
-from driftvq.models.export import FORMATS
-from driftvq.models.tracing import Runner
+from driftvq.models.export import FORMATS, Runner
 from tests.models.cases import make_images, make_model
 
 

@@ -235,6 +235,7 @@ def test_evaluation_over_ranks_and_with_a_limit(tmp_path: Path) -> None:
     assert sorted(names(rank=0, world_size=3) + names(rank=1, world_size=3) + names(rank=2, world_size=3)) == names()
     assert names(limit=5) == ["000.png", "002.png", "004.png", "006.png", "008.png"]
     assert names(limit=99) == names()
+    assert names(start=7) == ["007.png", "008.png", "009.png"]
     assert names(rank=11, world_size=12) == []
     assert sorted(names(limit=5, rank=0, world_size=2) + names(limit=5, rank=1, world_size=2)) == names(limit=5)
 
@@ -297,6 +298,8 @@ def test_wrong_numbers_are_named(photos: ImageSource) -> None:
             train_batches(photos, **(good | wrong))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limit must be at least 1, or None for all; received 0"):
         eval_batches(photos, size=8, batch_size=4, limit=0)
+    with pytest.raises(ValueError, match=rf"start must be from 0 to {len(photos) - 1}; received {len(photos)}"):
+        eval_batches(photos, size=8, batch_size=4, start=len(photos))
 
 
 def test_faces(shared_data: Path) -> None:

@@ -15,8 +15,8 @@ from driftvq.metrics import (
     FeatureMoments,
     Inception,
     evaluate,
+    evaluation,
     frechet_distance,
-    gauges,
     polynomial_mmd,
     weights,
 )
@@ -41,8 +41,8 @@ class Extractor(nn.Module):
 
 @pytest.fixture
 def eight(monkeypatch):
-    monkeypatch.setattr(gauges, "Inception", Extractor)
-    monkeypatch.setattr(gauges, "FEATURES", 8)
+    monkeypatch.setattr(evaluation, "Inception", Extractor)
+    monkeypatch.setattr(evaluation, "FEATURES", 8)
     monkeypatch.setattr(Extractor, "seen", 0)
     return Extractor
 
@@ -159,7 +159,7 @@ def test_the_table_says_how_it_was_measured(photos, eight):
 
 
 def test_kid_has_a_deviation_over_subsets(photos, eight, monkeypatch):
-    monkeypatch.setattr(gauges.kid, "__defaults__", (5, 4, 0))
+    monkeypatch.setattr(evaluation.kid, "__defaults__", (5, 4, 0))
     result = evaluate(batches(*photos(9, 16)), codebook_size=None, metrics=["kid_std"], cache=None)
     assert list(result.values) == ["kid", "kid_std"]
     assert result.values["kid_std"] > 0

@@ -8,8 +8,7 @@ import torch
 
 from driftvq import QUANTIZERS
 from driftvq.models import VQVAE, ModelConfig, model_hash
-from driftvq.models.export import FORMATS, OPSET, export_model
-from driftvq.models.tracing import Runner
+from driftvq.models.export import FORMATS, OPSET, Runner, export_model
 from tests.models.cases import make_images, make_model
 
 

@@ -30,13 +30,13 @@ def test_the_header_is_that_of_numpy(shape, tmp_path):
 
 
 def test_what_was_not_committed_is_dropped(tmp_path):
-    grow(tmp_path / "a.npy", [[1, 2, 3], [4, 5, 6]]).close()
+    grow(tmp_path / "a.npy", [[1, 2, 3], [4, 5, 6]]).file.close()
     grow(tmp_path / "a.npy", [[7, 8, 9]], keep=6).finish()
     assert np.load(tmp_path / "a.npy").tolist() == [[1, 2, 3], [7, 8, 9]]
 
 
 def test_a_file_shorter_than_committed_is_refused(tmp_path):
-    grow(tmp_path / "a.npy", [[1, 2, 3]]).close()
+    grow(tmp_path / "a.npy", [[1, 2, 3]]).file.close()
     with pytest.raises(ValueError, match=r"a\.npy is truncated: 262 bytes, at least 268 were written"):
         grow(tmp_path / "a.npy", [], keep=12)
 

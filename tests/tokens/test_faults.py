@@ -12,7 +12,7 @@ from driftvq.data import write_image
 from driftvq.files import write_text
 from driftvq.models.pretrained import load_pretrained
 from driftvq.tokens import TokenWriter, decode_tokens, encode_source, open_tokens
-from driftvq.tokens.format import partial_folder
+from driftvq.tokens.format import partial_folder, read_names
 from tests.conftest import Trials
 from tests.failing_disk import every_failure
 from tests.tokens.cases import MODEL, Source, make_model, pixels
@@ -24,7 +24,7 @@ BATCHES = [(["a.jpg", "b.jpg"], 1), (["c.jpg"], 2), (["d.jpg", "e.jpg"], 2)]
 def write_tokens(out: Path, **options: bool) -> None:
     """Write what is left of the batches; each is made safe by itself."""
     with TokenWriter(out, MODEL, **options) as writer:
-        done = list(writer.written_names()) if writer.index.n else []
+        done = list(read_names(writer.folder / "names.jsonl")) if writer.index.n else []
         for number, (names, side) in enumerate(BATCHES):
             if names[0] not in done:
                 tokens = np.full((len(names), side, side), number)

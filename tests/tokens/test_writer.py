@@ -87,7 +87,7 @@ def test_a_run_killed_while_finishing_is_resumed(where, tmp_path, monkeypatch):
     write_all(tmp_path / "whole", range(2))
     with monkeypatch.context() as patch:
         if where == "rename":
-            patch.setattr(writer_module, "replace_folder", die)
+            patch.setattr(writer_module.layout, "replace_folder", die)
         else:
             write = TokenIndex.write
             patch.setattr(TokenIndex, "write", lambda index, to: die() if index.complete else write(index, to))

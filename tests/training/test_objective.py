@@ -11,9 +11,9 @@ from driftvq.training.config import TrainConfig
 from driftvq.training.objective import (
     Adversary,
     PatchDiscriminator,
+    ReconstructionLoss,
     adaptive_weight,
     hinge_loss,
-    make_reconstruction_loss,
 )
 
 
@@ -25,7 +25,7 @@ def pair():
 def test_mse_is_the_mean_over_everything():
     x, y = pair()
     expected = ((x.double() - y.double()) ** 2).sum() / x.numel()
-    assert make_reconstruction_loss(TrainConfig())(x, y).item() == pytest.approx(expected.item())
+    assert ReconstructionLoss(TrainConfig())(x, y).item() == pytest.approx(expected.item())
 
 
 def test_lpips_is_added_with_its_weight_and_has_a_gradient():
@@ -34,7 +34,7 @@ def test_lpips_is_added_with_its_weight_and_has_a_gradient():
     except MissingWeightsError as error:
         pytest.skip(str(error))
     x, y = pair()
-    loss = make_reconstruction_loss(TrainConfig(loss="mse+lpips", lpips_weight=0.3))
+    loss = ReconstructionLoss(TrainConfig(loss="mse+lpips", lpips_weight=0.3))
     expected = (x - y).square().mean() + 0.3 * lpips(x, y).mean()
     x.requires_grad_()
     value = loss(x, y)

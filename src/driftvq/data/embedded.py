@@ -11,19 +11,11 @@ from driftvq.data.images import Pixels, read_image
 from driftvq.names import install_command
 
 PHOTOGRAPHS = {
-    "skimage": (
-        "data/astronaut.png",
-        "data/chelsea.png",
-        "data/coffee.png",
-        "data/hubble_deep_field.jpg",
-        "data/ihc.png",
-        "data/motorcycle_left.png",  # its right twin shows the same scene
-        "data/retina.jpg",
-        "data/rocket.jpg",
-    ),
-    "sklearn": ("datasets/images/china.jpg", "datasets/images/flower.jpg"),
+    "skimage/data": "astronaut.png chelsea.png coffee.png hubble_deep_field.jpg ihc.png motorcycle_left.png retina.jpg "
+    "rocket.jpg",
+    "sklearn/datasets/images": "china.jpg flower.jpg",
 }
-"""Colour photographs that come with the packages themselves; those that need a download are not among them."""
+"""Colour photographs that come with the packages themselves; no downloads, and of the two motorcycles, one."""
 
 TRAIN_SHARE, VAL_SHARE = 0.75, 0.2
 """Left and right part of each photograph's width; the strip between them belongs to neither."""
@@ -48,9 +40,7 @@ class Tile(NamedTuple):
 class EmbeddedSource:
     """Tiles of the embedded photographs; training and validation tiles come from regions that share no pixel.
 
-    Args:
-        split: "train" (tiles overlap by half), "val" (they do not overlap) or "all".
-        size: side of the tiles. A region that is smaller gives smaller tiles, which the loader enlarges.
+    Those to train on overlap by half. A region smaller than ``size`` gives smaller tiles, which the loader enlarges.
     """
 
     def __init__(self, split: str, size: int = 64) -> None:
@@ -85,10 +75,12 @@ class EmbeddedSource:
 def find_photographs() -> list[Path]:
     """The photographs on disk, found without importing the packages."""
     found = []
-    for package, files in PHOTOGRAPHS.items():
+    for place, names in PHOTOGRAPHS.items():
+        package, _, folder = place.partition("/")
         spec = find_spec(package)
         roots = (spec.submodule_search_locations or []) if spec else []
-        found += [Path(root) / file for root in roots for file in files if (Path(root) / file).is_file()]
+        paths = [Path(root, folder, name) for root in roots for name in names.split()]
+        found += [path for path in paths if path.is_file()]
     if not found:
         raise ValueError(
             "without data given, photographs of scikit-image and scikit-learn are used, and neither is installed: "
@@ -120,9 +112,7 @@ def _tiles(photograph: int, shape: tuple[int, ...], split: str, size: int) -> li
     return tiles
 
 
-@lru_cache(maxsize=16)
-def _read(path: Path) -> Pixels:
-    return read_image(path)
+_read = lru_cache(maxsize=16)(read_image)
 
 
 @lru_cache(maxsize=64)

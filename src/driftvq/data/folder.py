@@ -3,6 +3,7 @@
 import os
 from array import array
 from collections.abc import Iterable, Iterator
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
@@ -10,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from driftvq.data.images import SUFFIXES, Pixels, is_image_name, read_image
+from driftvq.data.images import SUFFIXES, Pixels, Problems, is_image_name, read_image
 from driftvq.files import open_regular
 from driftvq.progress import counted
 
@@ -47,12 +48,8 @@ class PackedNames:
 def split_rows(names: Iterable[bytes], split: str, val_share: float, seed: int, where: str) -> NDArray[np.uint32]:
     """Which names belong to a split: a name is held out when its hash, with the seed, falls below the share.
 
-    So a name stays in its split when others come or go. A set too small for that holds out the lowest hash.
-
-    Args:
-        split: "train", "val" or "all".
-        val_share: 0: nothing is held out, and "train" is everything.
-        where: the data's origin, for the errors.
+    So a name stays in its split when others come or go. A set too small for that holds out the lowest hash. With a
+    ``val_share`` of 0 nothing is held out. ``where`` is the data's origin, for the errors.
     """
     if not 0 <= val_share < 1 or (split == "val" and val_share == 0):
         raise ValueError(f"val_share must lie between 0 and 1, both excluded; received {val_share}")
@@ -74,25 +71,18 @@ def split_rows(names: Iterable[bytes], split: str, val_share: float, seed: int, 
     return rows
 
 
-Identity = tuple[int, int]
-"""Device and inode: what a folder is, by whatever name."""
-
-
 class Tree:
     """A search through a folder and those below it; memory is that of the folders' entries on the way down.
 
     Links are followed. A link to a folder that has a place of its own in the tree is left out, so that no image comes
     twice (and lands in training and validation), circles end, and many links to many links take no longer than one.
-
-    Attributes:
-        problems: (name, reason) of what was left out, complete after the search.
+    What was left out is in ``problems`` after the search.
     """
 
     def __init__(self, root: bytes) -> None:
-        self.problems: list[tuple[str, str]] = []
-        self._root = root
-        self._real_root = os.path.realpath(root)
-        self._seen: set[Identity] = set()
+        self.problems: Problems = []
+        self._root, self._real_root = root, os.path.realpath(root)
+        self._seen: set[tuple[int, int]] = set()  # device and inode: what a folder is, by whatever name
 
     def images(self) -> Iterator[bytes]:
         """Names of the image files relative to the folder, sorted folder by folder."""
@@ -177,24 +167,15 @@ class NamedRows:
 
     def name(self, index: int) -> str:
         """The image's name: its path from the folder or shards on, with ``/``."""
-        return self._names[int(self._rows[index])].decode("utf-8", "backslashreplace")
+        return _text(self._names[int(self._rows[index])])
 
 
 class FileSource(NamedRows):
     """Image files below one folder, known by their names alone."""
 
-    def __init__(
-        self,
-        root: Path,
-        names: PackedNames,
-        split: str,
-        val_share: float,
-        seed: int,
-        problems: Iterable[tuple[str, str]] = (),
-    ) -> None:
-        self.root = root
-        self.problems = list(problems)
-        self._names = names
+    def __init__(self, root: Path, names: PackedNames, split: str, val_share: float, seed: int) -> None:
+        self.root, self._names = root, names
+        self.problems: Problems = []
         self._rows = split_rows(names, split, val_share, seed, str(root))
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
@@ -208,11 +189,17 @@ def open_folder(root: Path, split: str, val_share: float, seed: int) -> FileSour
     folder, rest = split_folder(root, split)
     tree = Tree(os.fsencode(folder))
     names = PackedNames(counted(tree.images(), f"images found in {folder}"))
-    problems = tree.problems
     if not len(names):
-        trouble = f" ({problems[0][0]}: {problems[0][1]})" if problems else ""
-        raise ValueError(f"no images in {folder} or below{trouble}; looked for {', '.join(sorted(SUFFIXES))}")
-    return FileSource(folder, names, rest, val_share, seed, problems)
+        raise no_images(f"{folder} or below", tree.problems)
+    source = FileSource(folder, names, rest, val_share, seed)
+    source.problems = tree.problems
+    return source
+
+
+def no_images(where: str, problems: Problems) -> ValueError:
+    """The error of a source without images, with the first thing that went wrong in the search."""
+    trouble = f" ({problems[0][0]}: {problems[0][1]})" if problems else ""
+    return ValueError(f"no images in {where}{trouble}; looked for {', '.join(sorted(SUFFIXES))}")
 
 
 def open_list(path: Path, split: str, val_share: float, seed: int) -> FileSource:
@@ -227,9 +214,9 @@ def open_list(path: Path, split: str, val_share: float, seed: int) -> FileSource
     return FileSource(path.parent, names, split, val_share, seed)
 
 
-def open_files(paths: Iterable[Path], root: Path = Path()) -> FileSource:
-    """Image files that go by their paths from a folder on."""
-    return FileSource(root, PackedNames(map(os.fsencode, paths)), "all", 0.5, 0)
+def open_files(paths: Iterable[Path]) -> FileSource:
+    """Image files that go by their paths."""
+    return FileSource(Path(), PackedNames(map(os.fsencode, paths)), "all", 0.5, 0)
 
 
 def split_folder(root: Path, split: str) -> tuple[Path, str]:
@@ -242,10 +229,8 @@ def split_folder(root: Path, split: str) -> tuple[Path, str]:
 
 
 def _listed(file: BinaryIO) -> Iterator[bytes]:
-    number = 0
-    while line := file.readline(LONGEST_LINE):
-        name = (line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line).strip()
-        number += 1
+    for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE), b""), start=1):
+        name = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip()
         if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
             raise ValueError(f"line {number} of {file.name} has more than {LONGEST_LINE:,} bytes: no list of paths")
         if name and not name.startswith(b"#"):

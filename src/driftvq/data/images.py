@@ -14,9 +14,11 @@ from torch.utils.data import get_worker_info
 
 from driftvq.files import open_regular, replacing
 from driftvq.machine import available_memory
-from driftvq.names import check_name, needed
+from driftvq.names import check_name, needed, reason_of
 
 Pixels = NDArray[np.uint8]
+Problems = list[tuple[str, str]]
+"""Name and reason of what cannot be read."""
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".tif", ".tiff"}
@@ -73,9 +75,8 @@ def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = No
     EXIF orientation is applied, transparency laid over white, 16 bits scaled to 8, CMYK converted, and of an
     animation the first frame taken. Colour profiles are not applied.
 
-    Args:
-        min_side: decode a JPEG at 1/2, 1/4 or 1/8 of its size as long as both sides stay at least this long: several
-            times faster when the image is shrunk afterwards anyway, at slightly other pixel values.
+    With ``min_side``, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size as long as both sides stay at least this long:
+    several times faster when the image is shrunk afterwards anyway, at slightly other pixel values.
 
     Raises:
         BadImageError: the file is missing, empty, truncated, larger than 178 million pixels or than the free memory
@@ -88,8 +89,6 @@ def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = No
             return _decode(pillow, image, min_side)
     except BadImageError as error:
         raise BadImageError(error.reason, where) from error
-    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
-        raise BadImageError("more pixels than allowed", where) from error
     except Exception as error:  # decoders raise almost anything on damaged input, from SyntaxError to struct.error
         raise BadImageError(_reason(error), where) from error
 
@@ -131,12 +130,13 @@ def _open(source: str | os.PathLike[str] | bytes) -> IO[bytes]:
 def _reason(error: Exception) -> str:
     if isinstance(error, IsADirectoryError):
         return "a folder, not a file"
-    if type(error).__name__ == "UnidentifiedImageError":
-        return "not an image, or of an unsupported format"
     if isinstance(error, MemoryError):
         return "not enough memory"
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split()) or type(error).__name__
+    if type(error).__name__ == "UnidentifiedImageError":
+        return "not an image, or of an unsupported format"
+    if type(error).__name__.startswith("DecompressionBomb"):
+        return "more pixels than allowed"
+    return (isinstance(error, OSError) and error.strerror) or reason_of(error)
 
 
 def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
@@ -193,10 +193,8 @@ def fit_image(
 ) -> Pixels:
     """Scale the shorter side to ``size`` (Lanczos with antialiasing) and cut a square ``(size, size, 3)`` out.
 
-    Args:
-        crop: "center", or "random" along the longer side.
-        flip: mirror left and right with probability 1/2.
-        rng: needed by ``crop="random"`` and ``flip``; always gives two numbers, whatever the image's shape.
+    ``crop`` is "center", or "random" along the longer side; ``flip`` mirrors left and right with probability 1/2. They
+    need ``rng``, which always gives two numbers, whatever the image's shape.
     """
     check_name("crop", crop, CROPS)
     place, mirror = None, False
@@ -225,5 +223,4 @@ def _cut_square(image: Pixels, size: int, place: float | None) -> Pixels:
     start, end = offset * long / scaled_long, (offset + size) * long / scaled_long
     box = (start, 0, end, height) if width == long else (0, start, width, end)
     pillow = pillow_image()
-    resized = pillow.fromarray(image).resize((size, size), pillow.Resampling.LANCZOS, box=box)
-    return np.array(resized)
+    return np.array(pillow.fromarray(image).resize((size, size), pillow.Resampling.LANCZOS, box=box))

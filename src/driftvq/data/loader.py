@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from driftvq.data.images import CROPS, BadImageError, Pixels
+from driftvq.data.images import CROPS, BadImageError, Pixels, Problems
 from driftvq.data.rows import EvalRows, Part, TrainRows
 from driftvq.data.sources import ImageSource
 from driftvq.names import check_name
@@ -32,7 +32,7 @@ class ImageBatch(NamedTuple):
 
     images: Tensor
     names: list[str]
-    skipped: list[tuple[str, str]]
+    skipped: Problems
 
 
 class Batches:
@@ -105,17 +105,16 @@ def _no_ctrl_c_for_children() -> Iterator[None]:
 
 def _start_worker(reader: int, _: int) -> None:
     """Leave signals to the process that reads, which saves and then ends the workers; without it, end as well."""
+
+    def end_later(*_: object) -> None:  # when the one that reads has taken the last batch and saved
+        timer = threading.Timer(GRACE_SECONDS, os._exit, (1,))
+        timer.daemon = True
+        timer.start()
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: _end_later())  # a batch system signals the whole group
+    signal.signal(signal.SIGTERM, end_later)  # a batch system signals the whole group
     torch.set_num_threads(1)
     threading.Thread(target=_end_after, args=(reader,), daemon=True).start()
-
-
-def _end_later() -> None:
-    """End this process, but not before the one that reads its batches has taken the last and saved."""
-    timer = threading.Timer(GRACE_SECONDS, os._exit, (1,))
-    timer.daemon = True
-    timer.start()
 
 
 def _end_after(reader: int) -> None:
@@ -124,17 +123,12 @@ def _end_after(reader: int) -> None:
     Nothing else would: a worker waits to hand over a batch through a pipe that it, or another worker, holds open.
     """
     served = os.getppid() != reader  # its parent is a fork server, which lives as long as its children
-    while _exists(reader) if served else os.getppid() == reader:
-        time.sleep(PARENT_SECONDS)
+    with suppress(ProcessLookupError):
+        while served or os.getppid() == reader:
+            if served:
+                os.kill(reader, 0)  # which only asks whether it is there
+            time.sleep(PARENT_SECONDS)
     os._exit(1)
-
-
-def _exists(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def train_batches(
@@ -171,7 +165,7 @@ def train_batches(
         raise ValueError(f"start_step must be 0 or more; received {start_step}")
     rows = TrainRows(source, size, batch_size, seed, rank, world_size, crop, flip, strict)
     steps = partial(itertools.count, start_step)
-    return Batches(rows, steps, workers, lambda parts: _train(parts, source.problems, strict))
+    return Batches(rows, steps, workers, lambda parts: _train(_sound(parts, source.problems, strict), source.problems))
 
 
 def eval_batches(
@@ -179,6 +173,7 @@ def eval_batches(
     *,
     size: int | None,
     batch_size: int,
+    start: int = 0,
     limit: int | None = None,
     rank: int = 0,
     world_size: int = 1,
@@ -191,6 +186,7 @@ def eval_batches(
 
     Args:
         size: side of the images; None keeps each image's own size, and a batch then ends where the size changes.
+        start: the first image, for what was interrupted.
         limit: at most so many images, evenly spaced over the source, so that a sorted one is still represented.
         rank: this process takes images rank, rank + world_size, ...; maybe none, if there are fewer images than ranks.
         strict: an unreadable image is an error.
@@ -203,51 +199,50 @@ def eval_batches(
     _check_counts(source, size=size, batch_size=batch_size, rank=rank, world_size=world_size)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, or None for all; received {limit}")
-    count = len(source) if limit is None else min(limit, len(source))
-    indices = (np.arange(count, dtype=np.int64) * len(source) // count)[rank::world_size]
+    if not 0 <= start < len(source):
+        raise ValueError(f"start must be from 0 to {len(source) - 1}; received {start}")
+    total = len(source) - start
+    count = total if limit is None else min(limit, total)
+    indices = (start + np.arange(count, dtype=np.int64) * total // count)[rank::world_size]
     chunk = batch_size if size is not None else 1
     rows = EvalRows(source, size, indices, chunk, strict, max_pixels)
     most = batch_pixels if size is None else None
-    return Batches(
-        rows,
-        partial(range, -(-len(indices) // chunk)),
-        workers,
-        lambda parts: _rebatch(parts, batch_size, source.problems, strict, world_size == 1, most),
-    )
+
+    def finish(parts: Iterator[Part]) -> Iterator[ImageBatch]:
+        sound = _sound(parts, source.problems, strict)
+        return _rebatch(sound, batch_size, source.problems, world_size == 1, most)
+
+    return Batches(rows, partial(range, -(-len(indices) // chunk)), workers, finish)
 
 
-def _train(parts: Iterator[Part], problems: list[tuple[str, str]], strict: bool) -> Iterator[ImageBatch]:
-    """Whole batches; what was skipped is reported the first time only."""
-    fresh = list(problems)
-    _refuse(fresh, strict)
-    seen = {name for name, _ in fresh}
+def _sound(parts: Iterator[Part], problems: Problems, strict: bool) -> Iterator[Part]:
+    """The parts; an error in one, or a problem of the source that is to be strict, ends them."""
+    if strict and problems:
+        raise BadImageError(f"cannot read {problems[0][0]}: {problems[0][1]}")
     for part in parts:
         if part.error is not None:
             raise BadImageError(part.error)
-        for name, reason in part.skipped:
-            if name not in seen:
-                seen.add(name)
-                fresh.append((name, reason))
-        yield _batch(part.images, part.names, fresh)
-        fresh = []
+        yield part
+
+
+def _train(parts: Iterator[Part], problems: Problems) -> Iterator[ImageBatch]:
+    """Whole batches; what was skipped is reported the first time only."""
+    known, seen = list(problems), {name for name, _ in problems}
+    for part in parts:
+        fresh = {name: reason for name, reason in part.skipped if name not in seen}
+        seen |= fresh.keys()
+        yield _batch(part.images, part.names, [*known, *fresh.items()])
+        known = []
 
 
 def _rebatch(
-    parts: Iterator[Part],
-    batch_size: int,
-    problems: list[tuple[str, str]],
-    strict: bool,
-    all_mine: bool,
-    batch_pixels: int | None,
+    parts: Iterator[Part], batch_size: int, problems: Problems, all_mine: bool, batch_pixels: int | None
 ) -> Iterator[ImageBatch]:
     """Full batches in spite of skipped images; the last one carries what was skipped after it."""
-    skipped = list(problems)
-    _refuse(skipped, strict)
     images: list[Pixels] = []
     names: list[str] = []
+    skipped = list(problems)
     for part in parts:
-        if part.error is not None:
-            raise BadImageError(part.error)
         skipped += part.skipped
         for image, name in zip(part.images, part.names, strict=True):
             area = image.shape[0] * image.shape[1]
@@ -264,14 +259,9 @@ def _rebatch(
         raise BadImageError(f"none of the images can be read; the first one, {name}: {reason}")
 
 
-def _batch(images: list[Pixels], names: list[str], skipped: list[tuple[str, str]]) -> ImageBatch:
+def _batch(images: list[Pixels], names: list[str], skipped: Problems) -> ImageBatch:
     stacked = np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))
     return ImageBatch(torch.from_numpy(stacked), names, skipped)
-
-
-def _refuse(problems: list[tuple[str, str]], strict: bool) -> None:
-    if strict and problems:
-        raise BadImageError(f"cannot read {problems[0][0]}: {problems[0][1]}")
 
 
 def _check_counts(source: ImageSource, *, size: int | None, batch_size: int, rank: int, world_size: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from driftvq.data.images import BadImageError, Pixels, fit_image
+from driftvq.data.images import BadImageError, Pixels, Problems, fit_image
 from driftvq.data.sources import ImageSource
 
 BLOCKS_TOGETHER = 16
@@ -18,9 +18,7 @@ BLOCKS_TOGETHER = 16
 class Order:
     """An endless sequence of image indices: one permutation after the other, each from (seed, epoch).
 
-    Args:
-        count: number of images.
-        block_ends: where blocks of neighbours (shards) end; the permutation then mixes a few blocks at a time.
+    ``block_ends`` is where blocks of neighbours (shards) end; the permutation then mixes a few blocks at a time.
     """
 
     def __init__(self, count: int, seed: int, block_ends: NDArray[np.int64] | None = None) -> None:
@@ -76,7 +74,7 @@ class Part(NamedTuple):
 
     images: list[Pixels]
     names: list[str]
-    skipped: list[tuple[str, str]]
+    skipped: Problems
     error: str | None = None
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS, NamedRows, PackedNames, split_rows
-from driftvq.data.images import SUFFIXES, USABLE, BadImageError, Pixels, is_image_name, read_image
+from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS, NamedRows, PackedNames, no_images, split_rows
+from driftvq.data.images import USABLE, BadImageError, Pixels, Problems, is_image_name, read_image
 from driftvq.data.tar_index import Member, TarError, tar_members
 from driftvq.files import open_regular
 from driftvq.machine import available_memory
@@ -34,26 +34,20 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 class ShardSource(NamedRows):
-    """The images of tar shards: of each sample (members that differ after the first dot) the image.
+    """The images of uncompressed tar shards: of each sample (members that differ after the first dot) the image.
 
-    Args:
-        shards: tar files, uncompressed.
-        split: "train", "val" or "all"; samples are held out one by one, by a hash of their names.
+    Samples are held out one by one, by a hash of their names.
     """
 
     def __init__(self, shards: list[Path], split: str, val_share: float, seed: int) -> None:
         self.shards = shards
-        self.problems: list[tuple[str, str]] = []
+        self.problems: Problems = []
         common = Path(os.path.commonpath([shard.parent for shard in shards]))
         self._shard_names = [shard.relative_to(common).as_posix() for shard in shards]
         self._shard_of, self._offsets, self._sizes = array("I"), array("Q"), array("Q")
         self._names = PackedNames(counted(self._scan(), "images found in shards"))
         if not len(self._names):
-            trouble = f" ({self.problems[0][0]}: {self.problems[0][1]})" if self.problems else ""
-            raise ValueError(
-                f"no images in {len(shards)} shards such as {shards[0]}{trouble}; "
-                f"looked for {', '.join(sorted(SUFFIXES))}"
-            )
+            raise no_images(f"{len(shards)} shards such as {shards[0]}", self.problems)
         self._rows = split_rows(self._names, split, val_share, seed, str(shards[0]))
         of_rows = np.asarray(self._shard_of)[self._rows]
         self.block_ends = np.searchsorted(of_rows, np.arange(len(shards)), side="right").astype(np.int64)
@@ -153,7 +147,6 @@ def _tars(folder: Path) -> list[Path]:
 def _one_per_key(shard: Path, skipped: Callable[[str], None]) -> Iterator[Member]:
     """Of neighbours with one key the image whose extension is plain: ``7.jpg`` rather than ``7.mask.png``."""
     held, held_key, held_plain = None, b"", False
-    damage: TarError | None = None
     try:
         for member in tar_members(shard, skipped):
             folder, _, base = member.name.rpartition(b"/")
@@ -165,9 +158,9 @@ def _one_per_key(shard: Path, skipped: Callable[[str], None]) -> Iterator[Member
                 yield held
             if held is None or key != held_key or (plain and not held_plain):
                 held, held_key, held_plain = member, key, plain
-    except TarError as error:
-        damage = error
+    except TarError:
+        if held is not None:
+            yield held
+        raise
     if held is not None:
         yield held
-    if damage is not None:
-        raise damage

@@ -16,20 +16,19 @@ from driftvq.data.folder import (
     split_folder,
     split_rows,
 )
-from driftvq.data.images import BadImageError, Pixels, is_image_name, read_image
+from driftvq.data.images import BadImageError, Pixels, Problems, is_image_name, read_image
 from driftvq.data.shards import COMPRESSED, ShardSource, find_shards, open_pattern
-from driftvq.names import check_name, needed
+from driftvq.names import check_name, needed, reason_of
 
 
 class HuggingFaceSource:
     """The image column of a table; the images are decoded here, like those of every other source."""
 
     def __init__(self, table: Any, column: str, label: str, split: str, val_share: float, seed: int) -> None:
-        self.problems: list[tuple[str, str]] = []
+        self.problems: Problems = []
         self._table, self._column, self._label = table, column, label
-        self._rows = split_rows(
-            (b"%d" % row for row in range(len(table))), split, val_share, seed, f"the dataset {label}"
-        )
+        numbers = (b"%d" % row for row in range(len(table)))
+        self._rows = split_rows(numbers, split, val_share, seed, f"the dataset {label}")
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -51,7 +50,11 @@ class HuggingFaceSource:
 
 def open_hugging_face(spec: str, split: str, val_share: float, seed: int) -> HuggingFaceSource:
     """``NAME`` or a directory (``save_to_disk``, parquet or image files), each with or without ``:SPLIT``."""
-    name, wanted = _parse(spec)
+    if not spec:
+        raise ValueError("hf: needs the name of a dataset or a directory, as in hf:NAME:SPLIT; received hf:")
+    name, wanted = spec, None
+    if ":" in spec and not Path(spec).expanduser().exists():
+        name, _, wanted = spec.rpartition(":")
     tables = _load(name)
     labels, rest = _choose(list(tables), wanted, split)
     column = _image_column(name, tables[labels[0]])
@@ -62,26 +65,14 @@ def open_hugging_face(spec: str, split: str, val_share: float, seed: int) -> Hug
     return HuggingFaceSource(table, column, "+".join(labels), rest, val_share, seed)
 
 
-def _parse(spec: str) -> tuple[str, str | None]:
-    if not spec:
-        raise ValueError("hf: needs the name of a dataset or a directory, as in hf:NAME:SPLIT; received hf:")
-    if Path(spec).expanduser().exists() or ":" not in spec:
-        return spec, None
-    name, _, wanted = spec.rpartition(":")
-    return name, wanted
-
-
 def _choose(labels: list[str], wanted: str | None, split: str) -> tuple[list[str], str]:
     """Which of the dataset's splits to take, and how to split them further."""
     if wanted is not None:
         return [check_name("split of the dataset", wanted, labels)], split
-    train = [label for label in TRAIN_FOLDERS if label in labels]
-    val = [label for label in VAL_FOLDERS if label in labels]
-    if split != "all" and train and val:
-        return (train if split == "train" else val)[:1], "all"
-    if split != "all" and train:
-        return train[:1], split
-    return labels, split
+    train, val = ([label for label in known if label in labels][:1] for known in (TRAIN_FOLDERS, VAL_FOLDERS))
+    if split == "all" or not train:
+        return labels, split
+    return (train if split == "train" else val, "all") if val else (train, split)
 
 
 def _load(name: str) -> dict[str, Any]:
@@ -97,17 +88,16 @@ def _load(name: str) -> dict[str, Any]:
             options = {"trust_remote_code": False} if old else {}
             loaded = datasets.load_dataset(str(folder) if folder.is_dir() else name, **options)
     except Exception as error:  # hub, network, builder and Arrow each raise their own
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"cannot load the Hugging Face dataset {name!r}: {reason}") from error
+        raise ValueError(f"cannot load the Hugging Face dataset {name!r}: {reason_of(error)}") from error
     return dict(loaded) if isinstance(loaded, dict) else {"all": loaded}
 
 
 def _image_column(name: str, table: Any) -> str:
     image = _datasets().Image
-    columns = [column for column, feature in table.features.items() if isinstance(feature, image)]
-    if not columns:
-        raise ValueError(f"no image column in the dataset {name!r}; its columns: {', '.join(table.features)}")
-    return str(columns[0])
+    for column, feature in table.features.items():
+        if isinstance(feature, image):
+            return str(column)
+    raise ValueError(f"no image column in the dataset {name!r}; its columns: {', '.join(table.features)}")
 
 
 def _datasets() -> Any:
@@ -122,22 +112,16 @@ KINDS = "a folder, a .txt or .lst list, an image, .tar shards (also as name-{000
 class ImageSource(Protocol):
     """Images that can be counted, named and read in any order."""
 
-    problems: list[tuple[str, str]]
+    problems: Problems
     """What was found unreadable while opening, as (name, reason)."""
 
     def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
         """A name that no other image of the source has."""
-        ...
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
-        """uint8 RGB ``(h, w, 3)``; ``min_side`` allows a smaller decoding, as in ``read_image``.
-
-        Raises:
-            BadImageError: this image cannot be read.
-        """
-        ...
+        """uint8 RGB ``(h, w, 3)``, or a BadImageError; ``min_side`` as in ``read_image``."""
 
 
 def open_source(

@@ -41,22 +41,18 @@ class Member(NamedTuple):
     size: int
 
 
-def tar_members(path: Path, skipped: Callable[[str], None] | None = None) -> Iterator[Member]:
+def tar_members(path: Path, skipped: Callable[[str], None] = lambda reason: None) -> Iterator[Member]:
     """The regular files of an uncompressed archive (ustar, pax or GNU), in order.
 
-    A member whose header is damaged is left out, and the search goes on at the next sound header.
-
-    Args:
-        path: of the archive.
-        skipped: told of each member left out: where it is and what is wrong with it.
+    A member whose header is damaged is left out, and the search goes on at the next sound header. ``skipped`` is told
+    of each: where it is and what is wrong with it.
 
     Raises:
         TarError: after the last whole member, where the archive is truncated or damaged and no header follows.
         OSError: the file cannot be read.
     """
     with open_regular(path) as file:
-        handle = file.fileno()
-        yield from _members(handle, os.fstat(handle).st_size, skipped or (lambda _: None))
+        yield from _members(file.fileno(), os.fstat(file.fileno()).st_size, skipped)
 
 
 def _members(handle: int, length: int, skipped: Callable[[str], None]) -> Iterator[Member]:
@@ -68,8 +64,9 @@ def _members(handle: int, length: int, skipped: Callable[[str], None]) -> Iterat
         if len(header) < BLOCK:
             raise TarError("truncated" if position else "not a tar archive")
         try:
-            if not header.strip(b"\0"):
-                _check_end(handle, position)
+            if not header.strip(b"\0"):  # two empty blocks are the end; a single one between others was a header
+                if os.pread(handle, BLOCK, position + BLOCK).strip(b"\0"):
+                    raise _BadHeaderError("its header is empty")
                 return
             kind, stored = _kind_and_size(header, position, length, size)
             data = position + BLOCK
@@ -83,17 +80,11 @@ def _members(handle: int, length: int, skipped: Callable[[str], None]) -> Iterat
                 name, size = None, None
             position = data + -(-stored // BLOCK) * BLOCK
         except _BadHeaderError as error:
-            position = _recover(handle, position, length, error, skipped)
-            name, size = None, None
-
-
-def _recover(handle: int, position: int, length: int, error: _BadHeaderError, skipped: Callable[[str], None]) -> int:
-    """Where the next sound header is; without one, the archive ends at the bad one."""
-    following = _next_header(handle, position + BLOCK, length)
-    if following is None:
-        raise TarError(error.ending or f"damaged at byte {position:,}: {error}")
-    skipped(f"the member at byte {position:,} is left out: {error}")
-    return following
+            following = _next_header(handle, position + BLOCK, length)
+            if following is None:
+                raise TarError(error.ending or f"damaged at byte {position:,}: {error}") from None
+            skipped(f"the member at byte {position:,} is left out: {error}")
+            position, name, size = following, None, None
 
 
 def _kind_and_size(header: bytes, position: int, length: int, size: int | None) -> tuple[bytes, int]:
@@ -108,13 +99,6 @@ def _kind_and_size(header: bytes, position: int, length: int, size: int | None) 
     if stored > left:
         raise _BadHeaderError(f"its header announces {stored:,} bytes, the archive has {left:,} more", "truncated")
     return kind, stored
-
-
-def _check_end(handle: int, position: int) -> None:
-    """Two empty blocks end an archive; a single one between others is a header that was lost."""
-    following = os.pread(handle, BLOCK, position + BLOCK)
-    if following.strip(b"\0"):
-        raise _BadHeaderError("its header is empty")
 
 
 def _next_header(handle: int, position: int, length: int) -> int | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DriftMeter", "DriftReading"]
 
-__getattr__ = importer(__name__, {"DriftMeter": "meter"})
+__getattr__ = importer(__name__, meter="DriftMeter")
 
 NAN = math.nan
 
@@ -42,58 +42,33 @@ MOVING = 0.05
 class DriftReading:
     """What changed between two readings, then what is; NaN where there is nothing to compare or to measure.
 
-    With latents z → z', codes c → c', ``w`` a latent's code and ``spread = √mean|z - mean z|²``, before → now:
-
-    Attributes:
-        interval: training steps between the readings.
-        latents_moved: ``mean|z' - z| / spread``.
-        latents_moved_by_distance: ``mean|z' - z| / mean|z - c_w|``: about 1, and a latent can leave its cell.
-        translation_share: share of ``mean|z' - z|²`` that a common translation explains, beyond chance.
-        affine_share: the same for an affine map, translation included.
-        cells_changed: share of the latents whose code is another one now.
-        cells_changed_by_latents: the same if only the latents had moved: ``w(z', c) ≠ w(z, c)``.
-        cells_changed_by_codes: the same if only the codes had moved: ``w(z, c') ≠ w(z, c)``.
-        codes_moved_selected: ``mean|c' - c| / spread`` of the codes that the probe had selected.
-        codes_moved_unselected: the same of the other codes.
-        follow_selected: slope of the codes' displacements on those of the latents near them (the mean over the cell of
-            the nearest latent), for the codes that the probe had selected: 1, they follow fully; 0, they stay behind.
-        follow_unselected: the same for the other codes.
-        latent_spread: spread, now.
-        winning_distance: ``mean|z - c_w|``, now.
-        quantization_error: ``mean|z - c_w|² / spread²``, now: 0, the codes tell everything; 1, no more than the mean.
-        usage: share of the codes that the probe selects.
-        usage_expected: share that as many latents as the probe has would select of equally likely codes.
-        perplexity: how many equally used codes would carry as much information about the probe.
-        recent_usage: share of the codes selected in the last 100 training steps.
-        age_median: training steps since a code was last selected, the median code.
-        age_p90: the same, at the 90th percentile.
-        age_max: the same, the longest.
-        older_than_1000: share of codes not selected for 1000 training steps.
+    With latents z → z', codes c → c', ``w`` a latent's code and ``spread = √mean|z - mean z|²``, before → now.
     """
 
-    interval: float = NAN
-    latents_moved: float = NAN
-    latents_moved_by_distance: float = NAN
-    translation_share: float = NAN
-    affine_share: float = NAN
-    cells_changed: float = NAN
-    cells_changed_by_latents: float = NAN
-    cells_changed_by_codes: float = NAN
-    codes_moved_selected: float = NAN
-    codes_moved_unselected: float = NAN
-    follow_selected: float = NAN
-    follow_unselected: float = NAN
-    latent_spread: float = NAN
-    winning_distance: float = NAN
-    quantization_error: float = NAN
-    usage: float = NAN
-    usage_expected: float = NAN
-    perplexity: float = NAN
-    recent_usage: float = NAN
-    age_median: float = NAN
+    interval: float = NAN  # training steps between the readings
+    latents_moved: float = NAN  # mean|z' - z| / spread
+    latents_moved_by_distance: float = NAN  # mean|z' - z| / mean|z - c_w|: about 1, and a latent can leave its cell
+    translation_share: float = NAN  # of mean|z' - z|², what a common translation explains, beyond chance
+    affine_share: float = NAN  # the same for an affine map, translation included
+    cells_changed: float = NAN  # share of the latents whose code is another one now
+    cells_changed_by_latents: float = NAN  # had only the latents moved: w(z', c) ≠ w(z, c)
+    cells_changed_by_codes: float = NAN  # had only the codes moved: w(z, c') ≠ w(z, c)
+    codes_moved_selected: float = NAN  # mean|c' - c| / spread of the codes that the probe had selected
+    codes_moved_unselected: float = NAN  # the same of the other codes
+    # Slope of the codes' displacements on those of the latents near them, the mean over the cell of the nearest latent;
+    follow_selected: float = NAN  # 1: the codes that the probe had selected follow fully; 0: they stay behind
+    follow_unselected: float = NAN  # the same for the other codes
+    latent_spread: float = NAN  # now, as all that follows
+    winning_distance: float = NAN  # mean|z - c_w|
+    quantization_error: float = NAN  # mean|z - c_w|² / spread²: 0, the codes tell everything; 1, no more than the mean
+    usage: float = NAN  # share of the codes that the probe selects
+    usage_expected: float = NAN  # share that as many latents would select of equally likely codes
+    perplexity: float = NAN  # how many equally used codes would carry as much information about the probe
+    recent_usage: float = NAN  # share of the codes selected in the last 100 training steps
+    age_median: float = NAN  # training steps since a code was last selected
     age_p90: float = NAN
     age_max: float = NAN
-    older_than_1000: float = NAN
+    older_than_1000: float = NAN  # share of codes not selected for 1000 training steps
 
     def to_dict(self) -> dict[str, float]:
         """The values by name."""
@@ -118,13 +93,9 @@ class DriftReading:
             ("{:.0%} selected by the probe", self.usage),
             ("{:.0%} in the last 100 steps", self.recent_usage),
         )
-        return "\n".join(
-            (
-                f"latents  {latents or 'not finite'}",
-                f"cells    {cells or 'nothing to compare yet'}",
-                f"codes    {codes or 'none yet'}",
-                f"verdict  {self.verdict()}",
-            )
+        return (
+            f"latents  {latents or 'not finite'}\ncells    {cells or 'nothing to compare yet'}\n"
+            f"codes    {codes or 'none yet'}\nverdict  {self.verdict()}"
         )
 
     def verdict(self) -> str:

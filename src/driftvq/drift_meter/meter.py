@@ -9,21 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from driftvq.drift_meter import NAN, DriftReading
-from driftvq.drift_meter.probing import (
-    Snapshot,
-    bare_snapshot,
-    codebook_of,
-    describe,
-    distance_snapshot,
-    has_started,
-    layout_of,
-    modules_of,
-    own_snapshot,
-    parts_of,
-    rows,
-    undisturbed,
-)
+from driftvq.drift_meter import NAN, DriftReading, probing
+from driftvq.drift_meter.probing import Snapshot
 from driftvq.functional import Metric, count_codes, drift_moments, fit_drift, nearest, perplexity, usage
 from driftvq.names import positive_int
 from driftvq.quantizers.quantizer import Quantizer
@@ -80,8 +67,9 @@ def code_movement(last: Snapshot, codebook_kd: Tensor, moved_nd: Tensor, spread:
     values = {}
     for name, chosen_k in (("selected", selected_k), ("unselected", ~selected_k)):
         values[f"codes_moved_{name}"] = codes_moved_kd[chosen_k].norm(dim=1).mean() / spread
-        if nearby_kd is not None:
-            values[f"follow_{name}"] = slope(nearby_kd[chosen_k], codes_moved_kd[chosen_k])
+        if nearby_kd is not None:  # least-squares slope through the origin; NaN if nothing is expected
+            expected_kd = nearby_kd[chosen_k]
+            values[f"follow_{name}"] = (expected_kd * codes_moved_kd[chosen_k]).sum() / expected_kd.square().sum()
     return values
 
 
@@ -102,15 +90,6 @@ def nearby_movement(last: Snapshot, moved_nd: Tensor) -> Tensor:
 def changed(before_n: Tensor, after_n: Tensor) -> Tensor:
     """Share of the latents with another code."""
     return (before_n != after_n).cpu().double().mean()
-
-
-def slope(expected_kd: Tensor, actual_kd: Tensor) -> Tensor:
-    """Least-squares slope through the origin of actual on expected displacements; NaN if nothing is expected."""
-    return (expected_kd * actual_kd).sum() / expected_kd.square().sum()
-
-
-OLD = 1000
-"""Steps without selection after which a code counts as old."""
 
 
 class DriftMeter:
@@ -142,28 +121,29 @@ class DriftMeter:
     ) -> None:
         self.encoder, self.quantizer, self.probe = encoder, quantizer, probe
         self.codebook, self.metric = codebook, metric
-        self.channel_first = layout_of(quantizer) if channel_first is None else channel_first
+        self.channel_first = probing.layout_of(quantizer) if channel_first is None else channel_first
         self.max_latents = positive_int("max_latents", max_latents)
-        self.measures = describe(quantizer, codebook)
+        self.measures = probing.describe(quantizer, codebook)
         """What is measured of this quantizer, in one sentence."""
         self._last: Snapshot | None = None
         self._last_step = NAN
 
     def measure(self) -> DriftReading:
         """Compare the model with what it was at the last reading; the first reading only says what is."""
-        modules = modules_of(self.encoder) + ([self.quantizer] if isinstance(self.quantizer, nn.Module) else [])
-        with undisturbed(modules):
+        modules = probing.modules_of(self.encoder) + ([self.quantizer] if isinstance(self.quantizer, nn.Module) else [])
+        with probing.undisturbed(modules):
             now = self._snapshot()
             if now is None:
                 self._last = None
                 return DriftReading()
-            started = has_started(self.quantizer, now)
-            values = present(now if started else bare_snapshot(now.latents)) | self._ages()
+            counted = getattr(self.quantizer, "step", None)
+            step = float(counted) if isinstance(counted, Tensor) and counted.numel() == 1 else NAN
+            started = probing.has_started(self.quantizer, now)
+            values = present(now if started else probing.bare_snapshot(now.latents)) | self._ages()
             if self._last is not None and self._last.is_comparable(now):
                 values |= movement(self._last.to(now.latents.device), now)
-                values["interval"] = self._step() - self._last_step
-            self._last = now if started else None
-            self._last_step = self._step()
+                values["interval"] = step - self._last_step
+            self._last, self._last_step = now if started else None, step
         return DriftReading(**values)
 
     @property
@@ -179,9 +159,8 @@ class DriftMeter:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; it is not used if the probe or the codebook then have another shape."""
-        values = dict(state)
-        self._last_step = values.pop("step", NAN)
-        self._last = Snapshot(**values) if values else None
+        self._last_step = state.get("step", NAN)
+        self._last = Snapshot(**{name: state[name] for name in Snapshot._fields}) if state else None
 
     def _snapshot(self) -> Snapshot | None:
         """The present, or None while the latents are not finite."""
@@ -192,28 +171,24 @@ class DriftMeter:
         with torch.autocast(latents.device.type, enabled=False):
             if self.codebook is None and self.quantizer is None:
                 dim = latents.shape[1 if self.channel_first else -1]
-                return bare_snapshot(self._rows(latents, dim))
+                return probing.bare_snapshot(self._rows(latents, dim))
             if self.codebook is None and isinstance(self.quantizer, Quantizer):
-                return own_snapshot(self.quantizer, self._rows(latents, self.quantizer.dim))
-            codebook_kd = codebook_of(self.quantizer, self.codebook)
-            return distance_snapshot(self._rows(latents, codebook_kd.shape[1]), codebook_kd, self.metric)
+                return probing.own_snapshot(self.quantizer, self._rows(latents, self.quantizer.dim))
+            codebook_kd = probing.codebook_of(self.quantizer, self.codebook)
+            return probing.distance_snapshot(self._rows(latents, codebook_kd.shape[1]), codebook_kd, self.metric)
 
     def _rows(self, latents: Tensor, dim: int) -> Tensor:
-        x_nd = rows(latents, dim, self.channel_first)
+        x_nd = probing.rows(latents, dim, self.channel_first)
         if len(x_nd) <= self.max_latents:
             return x_nd
         return x_nd[torch.linspace(0, len(x_nd) - 1, self.max_latents, device=x_nd.device).long()]
 
-    def _step(self) -> float:
-        step = getattr(self.quantizer, "step", None)
-        return float(step) if isinstance(step, Tensor) and step.numel() == 1 else NAN
-
     def _ages(self) -> dict[str, float]:
-        parts = parts_of(self.quantizer)
+        parts = probing.parts_of(self.quantizer)
         if not parts or self.quantizer.step == 0:
             return {}
         age = torch.cat([part.code_age for part in parts]).cpu().double()
         median, p90 = age.quantile(torch.tensor([0.5, 0.9], dtype=torch.double)).tolist()
         ages = {"age_median": median, "age_p90": p90, "age_max": age.max().item()}
-        old = (age >= OLD).double().mean().item()
+        old = (age >= 1000).double().mean().item()
         return ages | {"older_than_1000": old, "recent_usage": self.quantizer.recent_usage()}

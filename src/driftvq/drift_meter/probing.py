@@ -41,10 +41,9 @@ class Snapshot(NamedTuple):
     def is_comparable(self, other: "Snapshot") -> bool:
         """Whether both show the same probe and as many codes."""
         mine, theirs = (
-            [None if tensor is None else tensor.shape for tensor in (s.latents, s.winners, s.codebook)]
-            for s in (self, other)
+            [value.shape if isinstance(value, Tensor) else value for value in each] for each in (self, other)
         )
-        return mine == theirs and self[3:] == other[3:]
+        return mine == theirs
 
 
 @contextmanager
@@ -66,8 +65,7 @@ def modules_of(function: Any) -> list[nn.Module]:
     """The modules that a callable is, belongs to, or mentions, so that it can be run in evaluation mode."""
     if isinstance(function, nn.Module):
         return [function]
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, nn.Module):
+    if isinstance(owner := getattr(function, "__self__", None), nn.Module):
         return [owner]
     try:
         names = inspect.getclosurevars(function)
@@ -171,14 +169,12 @@ def has_started(quantizer: Any, snapshot: Snapshot) -> bool:
 
 def describe(quantizer: Any, codebook: Any = None) -> str:
     """What a meter measures of a quantizer or a codebook, in one sentence."""
-    if codebook is not None:
-        return "latents, cells, codes and how they follow"
-    if quantizer is None:
+    if codebook is None and quantizer is None:
         return "latents; there is no quantizer"
-    if isinstance(quantizer, CompositeQuantizer):
+    if codebook is None and isinstance(quantizer, CompositeQuantizer):
         which = "group" if isinstance(quantizer, GroupedVQ) else "level"
         inner = describe(quantizer.part(0))
         return f"{inner}; of {quantizer.indices_per_position} {which}s the first, but ages and recent usage of all"
-    if isinstance(quantizer, Quantizer) and not isinstance(quantizer, CodebookQuantizer):
+    if codebook is None and isinstance(quantizer, Quantizer) and not isinstance(quantizer, CodebookQuantizer):
         return "latents, selected codes and usage; codes are not found by distance, so not how they follow"
     return "latents, cells, codes and how they follow"

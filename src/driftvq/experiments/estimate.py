@@ -18,7 +18,7 @@ from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
 from driftvq.training.fabric import memory_layout, pick_precision
-from driftvq.training.objective import make_reconstruction_loss
+from driftvq.training.objective import ReconstructionLoss
 
 START_SECONDS = 6.0
 """A process that loads torch, Lightning and the weights of the metrics."""
@@ -112,7 +112,7 @@ def _training_seconds(cell: CellPlan) -> float:
     model.to(memory_format=layout)  # type: ignore[call-overload]
     for start in pending_starts(model.quantizer):
         start.finish_()  # it would be measured instead of a step
-    loss_of = make_reconstruction_loss(config).to(device)
+    loss_of = ReconstructionLoss(config).to(device)
     optimizer = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)
     batch = min(config.batch_size, 16 if config.size <= 64 else BATCH)
     images = torch.rand(batch, 3, config.size, config.size, device=device) * 2 - 1

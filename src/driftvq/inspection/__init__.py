@@ -10,7 +10,7 @@ from driftvq.data.loader import ImageBatch
 from driftvq.drift_meter import DriftReading
 from driftvq.files import read_records
 from driftvq.inspection.codebook_state import describe_codebook, give_verdict
-from driftvq.metrics.gauges import CodeCounter
+from driftvq.metrics.evaluation import CodeCounter
 from driftvq.models import VQVAE, model_hash
 from driftvq.models.vqvae import count_parameters
 from driftvq.records.codec import encode

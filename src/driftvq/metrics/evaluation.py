@@ -1,5 +1,7 @@
-"""Everything that is measured on a model's reconstructions, in one pass."""
+"""Everything that is measured on a model's reconstructions, in one pass; memory does not grow with the images."""
 
+import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,50 +12,191 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftvq.functional import count_codes, perplexity, usage
 from driftvq.metrics import similarity
-from driftvq.metrics.gauges import FEW_IMAGES, CodeGauge, FeatureGauge, Gauge, MeanGauge
+from driftvq.metrics.feature_cache import FeatureCache
+from driftvq.metrics.feature_distances import SUBSET_SIZE, FeatureMoments, FeatureSample, frechet_distance, kid
+from driftvq.metrics.inception import FEATURES, RESIZE, Inception
 from driftvq.metrics.lpips import LPIPS
 from driftvq.metrics.similarity import TooSmallError, check_rgb
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, cache_folder
 from driftvq.names import check_name
-from driftvq.records.metric_table import (
-    CODE_METRICS,
-    FEATURE_METRICS,
-    MEAN_METRICS,
-    MEASURED,
-    decimals,
-    metric,
-    written,
-)
+from driftvq.records import metric_table
+from driftvq.records.metric_table import LATENTS_PER_CODE
 
-Pairs = Iterable[tuple[Tensor, Tensor, Tensor | None]]
+FEW_IMAGES = 1000
+"""Below so many images rFID hardly tells a good model from a bad one."""
 
+METRICS = metric_table.MEASURED
+"""What can be measured; what each is called and which way is better is in :mod:`driftvq.records.metric_table`."""
 
 DEFAULT_CACHE = Path("default")
 """Stands for ``features`` in the user's cache folder, which is looked up at the time of the call."""
-
-METRICS = MEASURED
-"""What can be measured; what each is called and which way is better is in :mod:`driftvq.records.metric_table`."""
 
 DEFAULT_METRICS = tuple(name for name in METRICS if name not in ("kid_std", "lpips_vgg"))
 """What is measured unless asked otherwise: everything that costs little beside Inception."""
 
 
+class CodeCounter:
+    """Counts codes over batches of indices, K for each codebook; memory does not grow with the images."""
+
+    def __init__(self, codebook_size: int) -> None:
+        if codebook_size < 1:
+            raise ValueError(f"codebook_size must be at least 1, got {codebook_size}")
+        self.codebook_size, self.images, self.indices = codebook_size, 0, 0
+        self.counts_qk: Tensor | None = None
+
+    def update(self, indices: Tensor) -> None:
+        """Count one batch, ``b h w`` or ``b h w q`` with an index in each of q codebooks; -1 is not counted."""
+        if indices.ndim not in (3, 4) or indices.is_floating_point():
+            raise ValueError(f"indices must be integers b h w or b h w q, got {indices.dtype} {tuple(indices.shape)}")
+        if indices.numel() and not -1 <= int(indices.min()) <= int(indices.max()) < self.codebook_size:
+            found = f"{int(indices.min())} to {int(indices.max())}"
+            raise ValueError(f"indices must lie between -1 and {self.codebook_size - 1}, got {found}")
+        places = indices.long().reshape(-1, indices.shape[3] if indices.ndim == 4 else 1)
+        counts_qk = torch.stack([count_codes(place, self.codebook_size) for place in places.unbind(1)]).cpu()
+        if self.counts_qk is not None and len(self.counts_qk) != len(counts_qk):
+            raise ValueError(f"indices per position must stay {len(self.counts_qk)}, got {len(counts_qk)}")
+        self.counts_qk = counts_qk if self.counts_qk is None else self.counts_qk + counts_qk
+        self.images += len(indices)
+        self.indices += int((indices >= 0).sum())
+
+    def usage(self) -> float:
+        """Share of codes selected at least once; the mean over codebooks if there are several."""
+        return self._mean(usage)
+
+    def perplexity(self) -> float:
+        """How many equally used codes would carry as much information; the mean over codebooks."""
+        return self._mean(perplexity)
+
+    def bits_per_image(self) -> float:
+        """Indices per image times log2 K: the size of an image's tokens without entropy coding."""
+        return self.indices / max(self.images, 1) * math.log2(self.codebook_size)
+
+    def _mean(self, measure: Callable[[Tensor], Tensor]) -> float:
+        if self.counts_qk is None:
+            return math.nan
+        return float(sum(float(measure(counts_k)) for counts_k in self.counts_qk) / len(self.counts_qk))
+
+
+class Gauge(ABC):
+    """Something measured on pairs of images: the metrics of its names."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.notes: dict[str, str] = {}  # what a reader of the values must know
+
+    @abstractmethod
+    def update(self, real: Tensor, fake: Tensor, indices: Tensor | None) -> None:
+        """Take in one batch: uint8 ``b 3 h w`` twice, and the indices of the real images."""
+
+    @abstractmethod
+    def values(self) -> dict[str, float]:
+        """The metrics of all that was taken in."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to keep
+        """Keep what must outlive an interruption."""
+
+
+class MeanGauge(Gauge):
+    """The mean over images of a metric of a pair; images that are reproduced exactly are counted apart if infinite."""
+
+    def __init__(self, name: str, measure: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(name)
+        self.measure = measure
+        self.total, self.count, self.infinite = 0.0, 0, 0
+
+    def update(self, real: Tensor, fake: Tensor, indices: Tensor | None) -> None:
+        with torch.no_grad():
+            measured = self.measure(real, fake).cpu().double()
+        finite = measured[~measured.isinf()]
+        self.total += float(finite.sum())
+        self.count += len(finite)
+        self.infinite += len(measured) - len(finite)
+
+    def values(self) -> dict[str, float]:
+        name = self.names[0]
+        if self.infinite:
+            self.notes[name] = f"mean without {self.infinite:,} images that are reproduced exactly"
+        return {name: self.total / self.count if self.count else math.inf}
+
+
+class FeatureGauge(Gauge):
+    """rFID and KID from Inception's features; those of real images come from the cache where it has them."""
+
+    def __init__(self, names: tuple[str, ...], weights: Path | None, cache: Path | None, device: str) -> None:
+        super().__init__(*names)
+        self.inception = Inception((0, 255), weights).to(device)
+        self.cache = FeatureCache(None if cache is None else cache / self.inception.extractor, FEATURES)
+        self.real, self.fake = FeatureMoments(FEATURES), FeatureMoments(FEATURES)
+        self.sample = FeatureSample(FEATURES) if "kid" in names else None
+
+    def update(self, real: Tensor, fake: Tensor, indices: Tensor | None) -> None:
+        features_real = self.cache.features(real, self.inception)
+        features_fake = self.inception(fake).cpu()
+        if "rfid" in self.names:
+            self.real.update(features_real)
+            self.fake.update(features_fake)
+        if self.sample is not None:
+            self.sample.update(features_real, features_fake)
+
+    def values(self) -> dict[str, float]:
+        self.notes["resize"] = f"{RESIZE}, for rFID and KID"
+        values = {}
+        if "rfid" in self.names:
+            moments = (self.real.mean, self.real.covariance, self.fake.mean, self.fake.covariance)
+            values["rfid"] = float(frechet_distance(*moments))
+        if self.sample is None:
+            return values
+        result, kept = kid(self.sample.real, self.sample.fake), len(self.sample.rows)
+        values["kid"] = result.mean
+        if result.std is None:
+            self.notes["kid"] = f"all images at once, no subsets: they (and kid_std) need more than {SUBSET_SIZE:,}"
+        else:
+            drawn = "" if self.sample.seen <= kept else f" from a random sample of {kept:,} images"
+            self.notes["kid"] = f"{result.subsets} subsets of {result.subset_size:,}{drawn}"
+            values["kid_std"] = result.std
+        return values
+
+    def close(self) -> None:
+        self.cache.write()
+        if self.cache.problem:
+            self.notes["cache"] = self.cache.problem
+
+
+class CodeGauge(Gauge):
+    """Usage, perplexity and bits per image from the indices."""
+
+    def __init__(self, names: tuple[str, ...], codebook_size: int) -> None:
+        super().__init__(*names)
+        self.counter = CodeCounter(codebook_size)
+
+    def update(self, real: Tensor, fake: Tensor, indices: Tensor | None) -> None:
+        if indices is None:
+            raise ValueError("usage, perplexity and bits_per_image need the indices of every batch, got None")
+        self.counter.update(indices)
+
+    def values(self) -> dict[str, float]:
+        levels = 1 if self.counter.counts_qk is None else len(self.counter.counts_qk)
+        per_code = self.counter.indices / levels / self.counter.codebook_size
+        doubt = f": fewer than {LATENTS_PER_CODE}, so codes that are rarely needed look dead"
+        if "usage" in self.names:
+            self.notes["usage"] = f"{per_code:.3g} latents per code" + (doubt if per_code < LATENTS_PER_CODE else "")
+        return {name: float(getattr(self.counter, name)()) for name in self.names}
+
+
 @dataclass
 class Evaluation:
-    """What was measured.
-
-    Attributes:
-        values: metric → value, in the order of :data:`METRICS`.
-        n: number of pairs.
-        notes: what a reader must know to compare: image sizes, value range, resize.
-        missing: metrics that were asked for and not measured, with the reason.
-    """
+    """What was measured."""
 
     values: dict[str, float]
+    """Metric → value, in the order of :data:`METRICS`."""
     n: int
+    """Number of pairs."""
     notes: dict[str, str] = field(default_factory=dict)
+    """What a reader must know to compare: image sizes, value range, resize."""
     missing: dict[str, str] = field(default_factory=dict)
+    """Metrics that were asked for and not measured, with the reason."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, which has no infinity: an infinite value is None."""
@@ -64,8 +207,8 @@ class Evaluation:
         """A table for people."""
         lines = []
         for name, value in self.values.items():
-            text = written(name, value, decimals(name, [value]))
-            known = metric(name)
+            text = metric_table.written(name, value, metric_table.decimals(name, [value]))
+            known = metric_table.metric(name)
             lines.append(f"{name:<15} {text:>10}  {'↑' if known.better == 'higher' else '↓'} {known.meaning}")
         facts = {"n": f"{self.n:,} images"} | self.notes
         lines += ["", *(f"{name}: {text}" for name, text in facts.items())]
@@ -77,7 +220,7 @@ class Evaluation:
 
 
 def evaluate(
-    pairs: Pairs,
+    pairs: Iterable[tuple[Tensor, Tensor, Tensor | None]],
     *,
     codebook_size: int | None,
     metrics: Sequence[str] | None = None,
@@ -102,14 +245,19 @@ def evaluate(
     """
     chosen = [check_name("metric", name, METRICS) for name in (DEFAULT_METRICS if metrics is None else metrics)]
     folder = cache_folder() / "features" if cache is DEFAULT_CACHE else cache
-    missing: dict[str, str] = {}
-    gauges = _make_gauges(chosen, codebook_size, weights, folder, str(device), missing)
+    gauges, missing = _make_gauges(chosen, codebook_size, weights, folder, str(device))
     sizes: Counter[str] = Counter()
     try:
         for real, fake, indices in pairs:
             _check_batch(real, fake)
             sizes[f"{real.shape[-2]}×{real.shape[-1]}"] += len(real)
-            _update(gauges, (real.to(device), fake.to(device), indices), missing)
+            real, fake = real.to(device), fake.to(device)
+            for gauge in list(gauges):
+                try:
+                    gauge.update(real, fake, indices)
+                except TooSmallError as error:  # it cannot take such images, and is given up
+                    missing |= dict.fromkeys(gauge.names, str(error))
+                    gauges.remove(gauge)
             if progress is not None:
                 progress(len(real))
     finally:
@@ -119,39 +267,33 @@ def evaluate(
 
 
 def _make_gauges(
-    chosen: Sequence[str],
-    codebook_size: int | None,
-    weights: Path | None,
-    cache: Path | None,
-    device: str,
-    missing: dict[str, str],
-) -> list[Gauge]:
-    """The gauges of the chosen metrics; ``missing`` is told about those that cannot be made."""
-    features = tuple(name for name in FEATURE_METRICS if name in chosen or (name == "kid" and "kid_std" in chosen))
-    codes = tuple(name for name in CODE_METRICS if name in chosen)
+    chosen: Sequence[str], codebook_size: int | None, weights: Path | None, cache: Path | None, device: str
+) -> tuple[list[Gauge], dict[str, str]]:
+    """The gauges of the chosen metrics, and why others cannot be made."""
+
+    def mean_gauge(name: str) -> Gauge:
+        if name.startswith("lpips_"):
+            return MeanGauge(name, LPIPS(name.removeprefix("lpips_"), (0, 255), weights).to(device))
+        return MeanGauge(name, partial(getattr(similarity, name), data_range=255))
+
+    features = tuple(
+        name for name in metric_table.FEATURE_METRICS if name in chosen or (name == "kid" and "kid_std" in chosen)
+    )
+    codes = tuple(name for name in metric_table.CODE_METRICS if name in chosen)
     makers: dict[tuple[str, ...], Callable[[], Gauge]] = {}
     if features:
         makers[features] = partial(FeatureGauge, features, weights, cache, device)
-    for name in MEAN_METRICS:
-        if name in chosen:
-            makers[name,] = partial(_mean_gauge, name, weights, device)
-    if codes and codebook_size is None:
-        missing |= dict.fromkeys(codes, "the model has no codebook")
-    elif codes and codebook_size is not None:
+    makers |= {(name,): partial(mean_gauge, name) for name in metric_table.MEAN_METRICS if name in chosen}
+    if codes and codebook_size is not None:
         makers[codes] = partial(CodeGauge, codes, codebook_size)
-    gauges = []
+    gauges: list[Gauge] = []
+    missing = dict.fromkeys(codes if codebook_size is None else (), "the model has no codebook")
     for names, make in makers.items():
         try:
             gauges.append(make())
         except (MissingWeightsError, WrongWeightsError) as error:
             missing |= dict.fromkeys(names, str(error))
-    return gauges
-
-
-def _mean_gauge(name: str, weights: Path | None, device: str) -> Gauge:
-    if name.startswith("lpips_"):
-        return MeanGauge(name, LPIPS(name.removeprefix("lpips_"), (0, 255), weights).to(device))
-    return MeanGauge(name, partial(getattr(similarity, name), data_range=255))
+    return gauges, missing
 
 
 def _check_batch(real: Tensor, fake: Tensor) -> None:
@@ -160,16 +302,6 @@ def _check_batch(real: Tensor, fake: Tensor) -> None:
     if real.ndim != 4 or real.shape != fake.shape:
         raise ValueError(f"images must be b 3 h w of one shape, got {tuple(real.shape)} and {tuple(fake.shape)}")
     check_rgb(real)
-
-
-def _update(gauges: list[Gauge], batch: tuple[Tensor, Tensor, Tensor | None], missing: dict[str, str]) -> None:
-    """Feed the gauges; one that cannot take images so small is given up."""
-    for gauge in list(gauges):
-        try:
-            gauge.update(*batch)
-        except TooSmallError as error:
-            missing |= dict.fromkeys(gauge.names, str(error))
-            gauges.remove(gauge)
 
 
 def _summary(gauges: list[Gauge], sizes: Counter[str], missing: dict[str, str]) -> Evaluation:

@@ -35,14 +35,11 @@ def image_key(image: Tensor) -> bytes:
 class FeatureCache:
     """Features by content: those that are known are read, the others computed and kept.
 
-    Args:
-        folder: of one extractor; made when the first segment is written. None: nothing is read or kept.
-        dim: number of features.
+    The folder is that of one extractor, and made when the first segment is written. None: nothing is read or kept.
     """
 
     def __init__(self, folder: Path | None, dim: int) -> None:
-        self.folder = folder
-        self.dim = dim
+        self.folder, self.dim = folder, dim
         self.hits = self.misses = 0
         self.problem: str | None = None
         self._known: dict[bytes, tuple[Path, Any, int]] = {}

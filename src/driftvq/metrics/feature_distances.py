@@ -18,27 +18,17 @@ def frechet_distance(mean_1: Tensor, covariance_1: Tensor, mean_2: Tensor, covar
         if mean.ndim != 1 or covariance.shape != (len(mean_1), len(mean_1)):
             shapes = [tuple(moment.shape) for moment in (mean_1, covariance_1, mean_2, covariance_2)]
             raise ValueError(f"means must be (d,) and covariances (d, d), got {shapes}")
-    mean_1, covariance_1, mean_2, covariance_2 = (
-        moment.double() for moment in (mean_1, covariance_1, mean_2, covariance_2)
-    )
+    mean_1, covariance_1, mean_2, covariance_2 = (x.double() for x in (mean_1, covariance_1, mean_2, covariance_2))
     values, vectors = torch.linalg.eigh(covariance_1)
-    root_1 = vectors * _root(values)  # times any rotation: the product below has the same eigenvalues
+    # A negative eigenvalue is a zero, rounded. Times any rotation, the product below has the same eigenvalues.
+    root_1 = vectors * values.clamp(min=0).sqrt()
     cross = torch.linalg.eigvalsh(root_1.mT @ covariance_2 @ root_1)
-    traces = covariance_1.trace() + covariance_2.trace() - 2 * _root(cross).sum()
+    traces: Tensor = covariance_1.trace() + covariance_2.trace() - 2 * cross.clamp(min=0).sqrt().sum()
     return ((mean_1 - mean_2).square().sum() + traces).clamp(min=0)
 
 
-def _root(eigenvalues: Tensor) -> Tensor:
-    """Square roots; what is negative is a zero, rounded."""
-    return eigenvalues.clamp(min=0).sqrt()
-
-
 class FeatureMoments:
-    """Mean and covariance of features that come in batches, in float64; memory does not grow with them.
-
-    Args:
-        dim: number of features.
-    """
+    """Mean and covariance of features that come in batches, in float64; memory does not grow with them."""
 
     def __init__(self, dim: int) -> None:
         self.count = 0
@@ -107,12 +97,8 @@ def polynomial_mmd(
 def kid(real_nd: Tensor, fake_md: Tensor, subsets: int = SUBSETS, subset_size: int = SUBSET_SIZE, seed: int = 0) -> KID:
     """KID as its authors measure it: mean and deviation of :func:`polynomial_mmd` over random subsets.
 
-    With no more images than a subset holds, all of them are used once: then there is no deviation.
-
-    Args:
-        real_nd, fake_md: features, ``(n, 2048)`` and ``(m, 2048)``.
-        subsets, subset_size: how many subsets of how many images.
-        seed: of the subsets; the same seed given to ``torch.manual_seed`` makes torchmetrics draw the same ones.
+    With no more images than a subset holds, all of them are used once: then there is no deviation. The same seed given
+    to ``torch.manual_seed`` makes torchmetrics draw the same subsets.
     """
     if subsets < 1 or subset_size < 2:
         raise ValueError(f"subsets must be at least 1 and subset_size at least 2, got {subsets} and {subset_size}")
@@ -130,13 +116,7 @@ def kid(real_nd: Tensor, fake_md: Tensor, subsets: int = SUBSETS, subset_size: i
 
 
 class FeatureSample:
-    """A random sample of pairs of features out of a stream of any length (reservoir sampling, algorithm R).
-
-    Args:
-        dim: number of features.
-        limit: pairs that are kept.
-        seed: of the choice.
-    """
+    """A random sample of ``limit`` pairs of features out of a stream of any length (reservoir sampling)."""
 
     def __init__(self, dim: int, limit: int = SAMPLE, seed: int = 0) -> None:
         self.seen = 0

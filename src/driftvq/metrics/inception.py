@@ -2,7 +2,6 @@
 
 import io
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +42,7 @@ class Branches(nn.ModuleList):
 
 
 class InceptionNetwork(nn.Sequential):
-    """``b 3 299 299`` in [-1, 1) to ``b 2048``.
-
-    Args:
-        script: the TorchScript network.
-    """
+    """``b 3 299 299`` in [-1, 1) to ``b 2048``, from the TorchScript network."""
 
     def __init__(self, script: Any) -> None:
         parts = [_convert(name, part) for name, part in script.net.layers.named_children()]
@@ -67,37 +62,19 @@ def _convert(name: str, part: Any) -> nn.Module:
         return FoldedConv(part)
     if kind == "Sequential":
         return nn.Sequential(*(_convert(child, module) for child, module in children.items()))
-    if kind in ("MaxPool2d", "AvgPool2d"):
-        return _pool(name, kind)
-    if kind == "InceptionE":
-        return _forked(children)
-    return Branches([_convert(child, module) for child, module in children.items()])
-
-
-def _pool(name: str, kind: str) -> nn.Module:
-    """Pools between blocks (``pool0``, ``pool1``) and across them halve the size; those in a tower keep it."""
-    if name == "pool2":
-        return nn.AvgPool2d(8)
     if kind == "AvgPool2d":
-        return nn.AvgPool2d(3, 1, 1, count_include_pad=False)
-    return nn.MaxPool2d(3, 1, 1) if name == "tower_2_pool" else nn.MaxPool2d(3, 2)
-
-
-def _forked(children: Mapping[str, Any]) -> nn.Module:
-    """The two last blocks, whose towers end in a fork."""
-    layers = {name: _convert(name, module) for name, module in children.items()}
-    return Branches(
-        [
-            layers["conv"],
-            nn.Sequential(layers["tower_conv"], Branches([layers["tower_mixed_conv"], layers["tower_mixed_conv_1"]])),
-            nn.Sequential(
-                layers["tower_1_conv"],
-                layers["tower_1_conv_1"],
-                Branches([layers["tower_1_mixed_conv"], layers["tower_1_mixed_conv_1"]]),
-            ),
-            nn.Sequential(layers["tower_2_pool"], layers["tower_2_conv"]),
-        ]
-    )
+        return nn.AvgPool2d(8) if name == "pool2" else nn.AvgPool2d(3, 1, 1, count_include_pad=False)
+    if kind == "MaxPool2d":  # between blocks and across them they halve the size; those in a tower keep it
+        return nn.MaxPool2d(3, 1, 1) if name == "tower_2_pool" else nn.MaxPool2d(3, 2)
+    layers = {child: _convert(child, module) for child, module in children.items()}
+    if kind != "InceptionE":
+        return Branches(layers.values())
+    # The two last blocks, whose towers end in a fork.
+    fork = Branches([layers["tower_mixed_conv"], layers["tower_mixed_conv_1"]])
+    fork_1 = Branches([layers["tower_1_mixed_conv"], layers["tower_1_mixed_conv_1"]])
+    tower_1 = nn.Sequential(layers["tower_1_conv"], layers["tower_1_conv_1"], fork_1)
+    tower_2 = nn.Sequential(layers["tower_2_pool"], layers["tower_2_conv"])
+    return Branches([layers["conv"], nn.Sequential(layers["tower_conv"], fork), tower_1, tower_2])
 
 
 FEATURES = 2048
@@ -132,9 +109,7 @@ def load_script(weights: Path | None = None) -> Any:
 class Inception(nn.Module):
     """``b 3 h w`` images to ``b 2048`` features by the network of the original FID.
 
-    Args:
-        value_range: lowest and highest value of the images.
-        weights: folder to look for the weights first, see :func:`driftvq.metrics.weights.find_weights`.
+    ``value_range`` is the lowest and highest value of the images, ``weights`` where :func:`find_weights` looks first.
     """
 
     num_features = FEATURES

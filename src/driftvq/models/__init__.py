@@ -17,12 +17,12 @@ __all__ = [
     "save_pretrained", "settle_",
 ]  # fmt: skip
 
-_MODULES = {
-    **dict.fromkeys(("NETWORKS", "Network"), "architecture"),
-    **dict.fromkeys(("VQVAE", "VQVAEOutput"), "vqvae"),
-    **dict.fromkeys(("model_hash", "save_pretrained"), "pretrained"),
-    **dict.fromkeys(("quantize_afterwards", "settle_"), "afterwards"),
-    "push_to_hub": "hub",
-}
-__getattr__ = importer(__name__, _MODULES)
+__getattr__ = importer(
+    __name__,
+    afterwards="quantize_afterwards settle_",
+    architecture="NETWORKS Network",
+    hub="push_to_hub",
+    pretrained="model_hash save_pretrained",
+    vqvae="VQVAE VQVAEOutput",
+)
 """A config can be read without loading torch."""

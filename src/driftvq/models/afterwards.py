@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,14 +30,11 @@ def quantize_afterwards(
     with the number of images.
 
     Args:
-        model: with quantizer ``"none"``; it is not changed.
+        model: with quantizer ``"none"``; it is not changed, but copied with a frozen quantizer ``"vq"``.
         batches: of images in [-1, 1], ``b 3 h w``; they must end.
         codebook_size: number of codes.
         seed: of the sample and of k-means.
         iterations: of k-means, at most.
-
-    Returns:
-        A copy of the model with the quantizer ``"vq"``, frozen, in evaluation mode.
     """
     if model.config.quantizer != NO_QUANTIZER:
         raise ValueError(f"quantize_afterwards needs a model with quantizer 'none', got {model.config.quantizer!r}")
@@ -82,14 +78,13 @@ SETTLING_PASSES = 5
 
 
 @dataclass(frozen=True)
-class Mapped:
-    """What a function makes of batches, computed anew whenever they are gone through."""
+class Repeated:
+    """Batches that are made anew whenever they are gone through."""
 
-    function: Callable[[Any], Tensor]
-    batches: Iterable[Any]
+    make: Callable[[], Iterator[Tensor]]
 
     def __iter__(self) -> Iterator[Tensor]:
-        return map(self.function, self.batches)
+        return self.make()
 
 
 def settle_(model: VQVAE, batches: Iterable[Tensor], passes: int = 10) -> str:
@@ -98,19 +93,18 @@ def settle_(model: VQVAE, batches: Iterable[Tensor], passes: int = 10) -> str:
     >>> settle_(model, images)  # doctest: +SKIP
     >>> optimizer = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)  # doctest: +SKIP
 
+    Returns how it went, in a line.
+
     Args:
-        model: to settle; wrap it in ``DistributedDataParallel`` again afterwards.
+        model: wrap it in ``DistributedDataParallel`` again afterwards.
         batches: images in [-1, 1], gone through once per pass; with several processes as many in each.
         passes: steps of Lloyd's algorithm.
-
-    Returns:
-        How it went, in a line.
     """
     check_repeatable(batches)
     model.rest_encoder_()
     if model.quantizer is None:
         return "the encoder rests"
-    errors = settle_quantizer_(model.quantizer, Mapped(model.latents, batches), passes)
+    errors = settle_quantizer_(model.quantizer, Repeated(lambda: map(model.latents, batches)), passes)
     if not errors:
         return f"the encoder rests; {type(model.quantizer).__name__} keeps its codebook"
     change = f"from {errors[0]:.4g} to {errors[-1]:.4g} squared"
@@ -125,14 +119,7 @@ def rest_(model: VQVAE) -> None:
 
 
 def settling_batches(model: VQVAE, size: int, images: int, most: int) -> int:
-    """Batches for each pass of k-means: enough for every code, but never more than ``most``.
-
-    Args:
-        model: that settles.
-        size: side of the images.
-        images: of a batch, of all processes together.
-        most: batches, such as the steps that are left.
-    """
+    """Batches of so many images of side ``size`` for a pass of k-means: enough for every code, at most ``most``."""
     height, width = model.grid_size((size, size))
     codes = 0 if model.quantizer is None else model.quantizer.codebook_size
     return max(1, min(-(-LATENTS_PER_CODE * codes // (images * height * width)), most))

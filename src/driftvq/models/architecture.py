@@ -1,6 +1,7 @@
 """What a model is built of: networks by name, and the quantizer that a config describes."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
@@ -21,12 +22,7 @@ class Network(NamedTuple):
 
 
 class ResidualLayer(nn.Module):
-    """A 3×3 and a 1×1 convolution without bias, added to x: ``x + W_1 relu(W_3 x)``.
-
-    Args:
-        channels: of x and inside.
-        relu_first: the usual order of residual networks, ``x + W_1 relu(W_3 relu(x))``.
-    """
+    """``x + W_1 relu(W_3 x)``, a 3×3 and a 1×1 convolution without bias; usually ``relu_first``, ``W_3 relu(x)``."""
 
     def __init__(self, channels: int, relu_first: bool = False) -> None:
         super().__init__()
@@ -57,11 +53,7 @@ class ResidualBlock(nn.Module):
 def mirrored_network(code_dim: int, width: int, residual_layers: int, as_printed: bool) -> Network:
     """Two stride-2 convolutions, residual layers and a projection; the decoder mirrors them.
 
-    Args:
-        code_dim: channels of the latents.
-        width: channels inside; half as many at the first stride.
-        residual_layers: their number, in the encoder and in the decoder.
-        as_printed: a LeakyReLU after the encoder's projection, and residual layers that do not begin with a ReLU.
+    ``as_printed``: a LeakyReLU after the encoder's projection, and residual layers that do not begin with a ReLU.
     """
 
     def residual() -> list[nn.Module]:
@@ -90,16 +82,6 @@ def mirrored_network(code_dim: int, width: int, residual_layers: int, as_printed
         nn.Tanh(),
     )
     return Network(encoder, decoder, downscale=4)
-
-
-def paper_network(code_dim: int) -> Network:
-    """Tab. 1 as printed: width 256, six residual layers, and a LeakyReLU on the latents."""
-    return mirrored_network(code_dim, width=256, residual_layers=6, as_printed=True)
-
-
-def small_network(code_dim: int) -> Network:
-    """Tab. 1 cut down: width 64, two residual layers that begin with a ReLU, latents of either sign."""
-    return mirrored_network(code_dim, width=64, residual_layers=2, as_printed=False)
 
 
 LATENT_WIDTH = 3
@@ -146,8 +128,9 @@ def _stage(layer: nn.Conv2d | nn.ConvTranspose2d) -> tuple[nn.Module, ...]:
 
 
 NETWORKS: dict[str, Callable[[int], Network]] = {
-    "small": small_network,
-    "paper": paper_network,
+    # Tab. 1 cut down, with latents of either sign; and as printed.
+    "small": partial(mirrored_network, width=64, residual_layers=2, as_printed=False),
+    "paper": partial(mirrored_network, width=256, residual_layers=6, as_printed=True),
     "taming": taming_network,
     "taming_f4": taming_f4_network,
 }
@@ -170,14 +153,9 @@ def build_quantizer(config: ModelConfig) -> Quantizer | None:
     for name in config.quantizer_options:
         check_name(f"key in quantizer_options for {config.quantizer!r}", name, known)
     _check_sizes(config.quantizer_options)
+    sizes: dict[str, Any] = {"dim": config.code_dim, "codebook_size": config.codebook_size}
     try:
-        return make_quantizer(
-            config.quantizer,
-            dim=config.code_dim,
-            codebook_size=config.codebook_size,
-            channel_first=True,
-            **config.quantizer_options,
-        )
+        return make_quantizer(config.quantizer, **sizes, channel_first=True, **config.quantizer_options)
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(

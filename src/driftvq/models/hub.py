@@ -11,16 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from driftvq.files import read_object
-from driftvq.models.pretrained import (
-    CARD,
-    CONFIG,
-    WEIGHTS,
-    find_folder,
-    load_pretrained,
-    model_card,
-    results_section,
-    save_pretrained,
-)
+from driftvq.models import pretrained
 from driftvq.models.vqvae import VQVAE
 from driftvq.names import STARTER, needed
 from driftvq.records.runs import EVALUATION_FILE
@@ -30,9 +21,9 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 def find_model(path_or_hub_id: str | Path, revision: str | None = None) -> Path:
     """The folder of a saved model: on this machine, in the package as ``starter``, or downloaded from the hub."""
-    folder = find_folder(path_or_hub_id)
+    folder = pretrained.find_folder(path_or_hub_id)
     if folder is None and str(path_or_hub_id) == STARTER:
-        folder = find_folder(Path(__file__).with_name(STARTER))
+        folder = pretrained.find_folder(Path(__file__).with_name(STARTER))
     if folder is None:
         if not HUB_ID.fullmatch(str(path_or_hub_id)):
             raise ValueError(
@@ -53,21 +44,17 @@ def push_to_hub(
     token: str | None = None,
     card: Mapping[str, Any] | None = None,
 ) -> str:
-    """Upload a model with its card.
+    """Upload a model with its card; return its address.
 
     Args:
-        model: to share.
         repo_id: ``user/name``; made if it does not exist.
         private: only you shall see it; refused when the repository exists and is public.
         token: of your account; by default the one that ``hf auth login`` or HF_TOKEN left.
         card: what the model card shall say beside the config, e.g. metrics.
-
-    Returns:
-        The address of the model.
     """
     check_hub_id(repo_id)
     with tempfile.TemporaryDirectory() as folder:
-        return push_folder(save_pretrained(model, folder, card=card), repo_id, private=private, token=token)
+        return push_folder(pretrained.save_pretrained(model, folder, card=card), repo_id, private=private, token=token)
 
 
 def push_saved(path: str | Path, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
@@ -75,16 +62,20 @@ def push_saved(path: str | Path, repo_id: str, *, private: bool = False, token: 
 
     The model is loaded first, so that nothing broken is shared.
     """
-    folder = find_folder(path)
+    folder = pretrained.find_folder(path)
     if folder is None:
         raise ValueError(f"no such folder: {path}")
-    model = load_pretrained(folder)
+    model = pretrained.load_pretrained(folder)
     with tempfile.TemporaryDirectory() as name:
         staged = Path(name)
-        for file in (CONFIG, WEIGHTS):
+        for file in (pretrained.CONFIG, pretrained.WEIGHTS):
             shutil.copyfile(folder / file, staged / file)
-        card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else model_card(model)
-        (staged / CARD).write_text(add_results(card, read_results(Path(path))), encoding="utf-8")
+        card = (
+            (folder / pretrained.CARD).read_text(encoding="utf-8")
+            if (folder / pretrained.CARD).is_file()
+            else pretrained.model_card(model)
+        )
+        (staged / pretrained.CARD).write_text(add_results(card, read_results(Path(path))), encoding="utf-8")
         return push_folder(staged, repo_id, private=private, token=token)
 
 
@@ -104,7 +95,7 @@ def push_folder(folder: Path, repo_id: str, *, private: bool = False, token: str
         api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
-            allow_patterns=[CONFIG, WEIGHTS, CARD],
+            allow_patterns=[pretrained.CONFIG, pretrained.WEIGHTS, pretrained.CARD],
             commit_message="Upload a driftvq image tokenizer",
         )
     return str(address)
@@ -123,17 +114,16 @@ def read_results(run: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     found = read_object(path)
-    values = found.get("values")
-    if not isinstance(values, dict):
+    if not isinstance(values := found.get("values"), dict):
         raise ValueError(f"{path} is no evaluation: it has no 'values'")
-    return {**values, **({"images": found["n"]} if "n" in found else {})}
+    return values | ({"images": found["n"]} if "n" in found else {})
 
 
 def add_results(card: str, results: Mapping[str, Any]) -> str:
     """A card with a section of results before its licence, unless there are none or it has one."""
     if not results or "\n## Results" in card:
         return card
-    section = "\n".join(results_section(results)).strip() + "\n\n"
+    section = "\n".join(pretrained.results_section(results)).strip() + "\n\n"
     before, heading, after = card.partition("## Licence")
     return before + section + heading + after if heading else f"{card.rstrip()}\n\n{section}"
 
@@ -141,9 +131,11 @@ def add_results(card: str, results: Mapping[str, Any]) -> str:
 def _download(repo_id: str, revision: str | None) -> Path:
     hub = _hub()
     with _one_line_errors(hub, f"no folder {repo_id} here, and it cannot be downloaded from the hub"):
-        folder = Path(hub.snapshot_download(repo_id, revision=revision, allow_patterns=[CONFIG, WEIGHTS]))
-    if not (folder / CONFIG).is_file():
-        raise ValueError(f"{repo_id} on the hub is not a driftvq model: it has no {CONFIG}")
+        folder = Path(
+            hub.snapshot_download(repo_id, revision=revision, allow_patterns=[pretrained.CONFIG, pretrained.WEIGHTS])
+        )
+    if not (folder / pretrained.CONFIG).is_file():
+        raise ValueError(f"{repo_id} on the hub is not a driftvq model: it has no {pretrained.CONFIG}")
     return folder
 
 
@@ -172,9 +164,7 @@ def _network_errors(errors: ModuleType) -> tuple[type[BaseException], ...]:
 
 
 def _line(error: Exception) -> str:
-    """The first line of a message."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _hub() -> Any:

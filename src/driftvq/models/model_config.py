@@ -10,11 +10,7 @@ from driftvq.names import check_name, positive_int, shortened
 NO_QUANTIZER = "none"
 """The name of no quantizer: a plain autoencoder."""
 
-RESERVED = {
-    "dim": "code_dim",
-    "codebook_size": "codebook_size",
-    "channel_first": None,
-}
+RESERVED = {"dim": "code_dim", "codebook_size": "codebook_size", "channel_first": None}
 """Arguments of a quantizer that the config sets by a field of its own, or that a model fixes."""
 
 LARGEST = {"codebook_size": 2**28, "code_dim": 2**16}
@@ -84,11 +80,8 @@ def _plain_options(options: object) -> dict[str, Any]:
         if not isinstance(name, str):
             raise ValueError(f"quantizer_options must have names for keys, got {shortened(name)}")
         if name in RESERVED:
-            instead = RESERVED[name]
-            raise ValueError(
-                f"quantizer_options must not contain {name!r}: "
-                + (f"set the config's {instead}" if instead else "images fix it")
-            )
+            instead = "images fix it" if RESERVED[name] is None else f"set the config's {RESERVED[name]}"
+            raise ValueError(f"quantizer_options must not contain {name!r}: {instead}")
     return {name: _plain(f"quantizer_options[{shortened(name)}]", value) for name, value in options.items()}
 
 

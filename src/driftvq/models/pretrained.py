@@ -43,7 +43,7 @@ def training_state(model: nn.Module) -> set[str]:
     }
 
 
-FRONT = """---
+CARD_TEXT = """---
 library_name: driftvq
 tags:
 - driftvq
@@ -51,46 +51,49 @@ tags:
 - vector-quantization
 - vq-vae
 ---
+
+# {title}
+
+{what}
+
+## Use
+
+```python
+from driftvq.models import VQVAE
+
+model = VQVAE.from_pretrained("PATH_OR_HUB_ID")
+{use}
+```
+
+## Config
+
+{tables}
+
+## Licence
+
+Not stated yet. Whoever shares this model names its licence here, with regard to the images it learned from.
 """
 
 
 def model_card(model: VQVAE, card: Mapping[str, Any] | None = None) -> str:
     """Markdown that says what a model is, how to load it, and what the caller knows about it.
 
-    Args:
-        model: the model.
-        card: what to add, such as metrics or the data; a mapping inside becomes a table of its own.
+    ``card`` is what to add, such as metrics or the data; a mapping inside becomes a table of its own.
     """
-    config, quantizer = model.current_config.to_dict(), model.quantizer
-    codes = "no codebook" if quantizer is None else f"{quantizer.codebook_size} codes"
-    lines = [
-        FRONT,
-        f"# Image tokenizer: {config['network']} network, {config['quantizer']}, {codes}",
-        "",
-        _what(model),
-        f"{count_parameters(model)['total']:,} parameters. Images are RGB in [-1, 1].",
-        "",
-        "## Use",
-        "",
-        "```python",
-        "from driftvq.models import VQVAE",
-        "",
-        'model = VQVAE.from_pretrained("PATH_OR_HUB_ID")',
-        *([] if quantizer is None else ["indices = model.encode(images)  # images: float, b 3 h w, in [-1, 1]"]),
-        *([] if quantizer is None else ["images = model.decode(indices)"]),
-        *(["images = model.reconstruct(images)  # float, b 3 h w, in [-1, 1]"] if quantizer is None else []),
-        "```",
-        "",
-        "## Config",
-        "",
-        *_table(config),
-        *results_section(card or {}),
-        "",
-        "## Licence",
-        "",
-        "Not stated yet. Whoever shares this model names its licence here, with regard to the images it learned from.",
-    ]
-    return "\n".join(lines) + "\n"
+    config, quantizer, square = model.current_config.to_dict(), model.quantizer, f"{model.downscale}×{model.downscale}"
+    if quantizer is None:
+        codes = "no codebook"
+        what = f"A plain autoencoder: one latent of {model.config.code_dim} numbers per {square} pixels."
+        use = "images = model.reconstruct(images)  # float, b 3 h w, in [-1, 1]"
+    else:
+        codes, count = f"{quantizer.codebook_size} codes", quantizer.indices_per_position or 1
+        indices = "one index" if count == 1 else f"{count} indices"
+        what = f"A VQ-VAE that turns each {square} pixels of an image into {indices}, and back."
+        use = "indices = model.encode(images)  # images: float, b 3 h w, in [-1, 1]\nimages = model.decode(indices)"
+    title = f"Image tokenizer: {config['network']} network, {config['quantizer']}, {codes}"
+    what += f"\n{count_parameters(model)['total']:,} parameters. Images are RGB in [-1, 1]."
+    tables = "\n".join([*_table(config), *results_section(card or {})])
+    return CARD_TEXT.format(title=title, what=what, use=use, tables=tables)
 
 
 def results_section(card: Mapping[str, Any]) -> list[str]:
@@ -101,18 +104,6 @@ def results_section(card: Mapping[str, Any]) -> list[str]:
         if isinstance(value, Mapping) and value:
             lines += ["", f"## {_cell(name).capitalize()}", "", *_table(value)]
     return lines
-
-
-def _what(model: VQVAE) -> str:
-    if model.quantizer is None:
-        return f"A plain autoencoder: one latent of {model.config.code_dim} numbers per {_square(model)} pixels."
-    count = model.quantizer.indices_per_position or 1
-    indices = "one index" if count == 1 else f"{count} indices"
-    return f"A VQ-VAE that turns each {_square(model)} pixels of an image into {indices}, and back."
-
-
-def _square(model: VQVAE) -> str:
-    return f"{model.downscale}×{model.downscale}"
 
 
 def _table(values: Mapping[str, Any]) -> Iterator[str]:
@@ -137,12 +128,8 @@ def save_pretrained(model: VQVAE, folder: str | Path, *, card: Mapping[str, Any]
     is interrupted leaves a model that loads or one that is refused.
 
     Args:
-        model: to save.
-        folder: made if need be; other files in it stay.
+        folder: made if need be, and returned; other files in it stay.
         card: what the model card shall say beside the config, e.g. metrics.
-
-    Returns:
-        The folder.
     """
     folder = Path(folder)
     make_folder(folder)
@@ -167,7 +154,12 @@ def load_pretrained(folder: Path, map_location: str | torch.device = "cpu") -> V
     safetensors = _safetensors()
     try:
         with safetensors.safe_open(weights, framework="pt") as file:
-            _check_metadata(file.metadata(), config, folder)
+            saved = (file.metadata() or {}).get("config")
+            if saved is not None and saved != json.dumps(config.to_dict(), sort_keys=True):
+                raise ValueError(
+                    f"{CONFIG} and {WEIGHTS} in {folder} are not of one model: "
+                    "a save was interrupted, or a file was changed"
+                )
             names = list(file.keys())
             _check_shapes({name: tuple(file.get_slice(name).get_shape()) for name in names}, config, weights)
         # Copied out of the file, whose tensors lie at odd addresses: matrix products round by the alignment of memory.
@@ -176,7 +168,10 @@ def load_pretrained(folder: Path, map_location: str | torch.device = "cpu") -> V
         raise ValueError(f"{weights} is damaged or not a safetensors file: {error}") from error
     with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's numbers alone
         model = VQVAE(config)
-    _check_types(tensors, model, weights)
+    for name, expected in model.state_dict().items():
+        got = tensors[name].dtype
+        if got != expected.dtype and not (got.is_floating_point and expected.is_floating_point()):
+            raise ValueError(f"{weights} does not fit its {CONFIG}: {name} is {got}, expected {expected.dtype}")
     model.load_state_dict(tensors, assign=True)  # in the precision they were saved in
     return model.to(map_location).eval()
 
@@ -208,14 +203,6 @@ def find_folder(path: str | Path) -> Path | None:
     raise ValueError(f"{path} is no saved model: there is neither a {CONFIG} nor a model/{CONFIG} in it")
 
 
-def _check_metadata(metadata: Mapping[str, str] | None, config: ModelConfig, folder: Path) -> None:
-    saved = (metadata or {}).get("config")
-    if saved is not None and saved != json.dumps(config.to_dict(), sort_keys=True):
-        raise ValueError(
-            f"{CONFIG} and {WEIGHTS} in {folder} are not of one model: a save was interrupted, or a file was changed"
-        )
-
-
 def _check_shapes(found: Mapping[str, tuple[int, ...]], config: ModelConfig, weights: Path) -> None:
     """Compare with an unallocated model, so that a wrong config costs no memory."""
     with torch.device("meta"):
@@ -231,13 +218,6 @@ def _check_shapes(found: Mapping[str, tuple[int, ...]], config: ModelConfig, wei
     for name, shape in expected.items():
         if found[name] != shape:
             raise ValueError(f"{weights} does not fit its {CONFIG}: {name} is {found[name]}, expected {shape}")
-
-
-def _check_types(tensors: Mapping[str, torch.Tensor], model: VQVAE, weights: Path) -> None:
-    for name, expected in model.state_dict().items():
-        got = tensors[name].dtype
-        if got != expected.dtype and not (got.is_floating_point and expected.is_floating_point()):
-            raise ValueError(f"{weights} does not fit its {CONFIG}: {name} is {got}, expected {expected.dtype}")
 
 
 def _safetensors() -> Any:

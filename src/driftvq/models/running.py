@@ -11,6 +11,7 @@ batches, and decoding repeats them: on the same machine it computes what ``VQVAE
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from math import isqrt
 from typing import NamedTuple
 
@@ -63,13 +64,10 @@ class Room(NamedTuple):
 
 
 def load_model(path: str, device: str = "auto", batch_size: int | None = None) -> Loaded:
-    """Load a model for encoding or decoding.
+    """Load a model (see ``VQVAE.from_pretrained``) for encoding or decoding.
 
-    Args:
-        path: see ``VQVAE.from_pretrained``.
-        device: "auto", or a torch device such as "cuda:1".
-        batch_size: None takes 16 on a GPU. On a CPU it takes 1: then what an image becomes cannot depend on its
-            neighbours, at some cost in speed for small images.
+    Without a ``batch_size`` it is 16 on a GPU. On a CPU it is 1: then what an image becomes cannot depend on its
+    neighbours, at some cost in speed for small images.
     """
     chosen = pick_device(device)
     model = VQVAE.from_pretrained(path, map_location=chosen).eval()
@@ -93,7 +91,6 @@ def find_room(model: VQVAE, workers: int = 0, more: int = 0, max_pixels: int | N
     """What the free memory has room for.
 
     Args:
-        model: on its device.
         workers: processes that read ahead; each may have images as large on its way.
         more: bytes that a pixel of an image takes elsewhere.
         max_pixels: of an image, if somebody wants another limit than that of the memory.
@@ -123,12 +120,11 @@ def find_margin(model: VQVAE) -> int | None:
     weight, side = next(model.encoder.parameters()), model.downscale
     image = torch.zeros(1, 3, 2 * side, PROBED * side, device=weight.device, dtype=weight.dtype)
     codes = torch.zeros(1, model.config.code_dim, 2, PROBED, device=weight.device, dtype=weight.dtype)
-    reaches = [_reach(model.encoder, image, 1), _reach(model.decoder, codes, side)]
-    found = max(-(-reach // step) for reach, step in zip(reaches, (1, side), strict=True))
+    found = max(_reach(model.encoder, image), -(-_reach(model.decoder, codes) // side))
     return found if found < PROBED // 2 else None
 
 
-def _reach(network: nn.Module, zeros: Tensor, scale: int) -> int:
+def _reach(network: nn.Module, zeros: Tensor) -> int:
     """How far what is wrong in one half of an input gets into the other half of the output, along both axes."""
     far = 0
     for probe in (zeros, zeros.mT):
@@ -144,67 +140,56 @@ def _reach(network: nn.Module, zeros: Tensor, scale: int) -> int:
 def encode_pixels(model: VQVAE, images: Tensor, room: Room) -> Tensor:
     """Indices of uint8 images, of a size that the room has; in tiles, if there is no room for them at once."""
     device = next(model.parameters()).device
-    if not _too_large(images.shape[0] * images.shape[2] * images.shape[3], room):
+    if room.margin is None or images.shape[0] * images.shape[2] * images.shape[3] <= room.at_once:
         return model.encode(to_float(images.to(device)))
     side, grid = model.downscale, model.grid_size((images.shape[2], images.shape[3]))
     per_position = 0 if model.quantizer is None else model.quantizer.indices_per_position
     found = torch.empty(len(images), *grid, *([per_position] if per_position else []), dtype=torch.int64)
-    for tile in _tiles(grid, side, room):
-        pixels = images[:, :, _scaled(tile.wide_rows, side), _scaled(tile.wide_columns, side)]
+    for rows, columns in _tiles(grid, side, room):
+        pixels = images[:, :, _scaled(rows.wide, side), _scaled(columns.wide, side)]
         part = model.encode(to_float(pixels.to(device))).cpu()
-        found[:, tile.rows, tile.columns] = part[
-            :, _inside(tile.rows, tile.wide_rows), _inside(tile.columns, tile.wide_columns)
-        ]
+        found[:, rows.own, columns.own] = part[:, rows.inside, columns.inside]
     return found
 
 
 def decode_pixels(model: VQVAE, indices: Tensor, size: tuple[int, int], room: Room) -> Tensor:
     """The uint8 images of indices, cropped to a height and width; in tiles, if there is no room for them at once."""
     device = next(model.parameters()).device
-    if not _too_large(len(indices) * size[0] * size[1], room):
+    if room.margin is None or len(indices) * size[0] * size[1] <= room.at_once:
         return to_uint8(model.decode(indices.to(device), size))
     side, grid = model.downscale, (indices.shape[1], indices.shape[2])
     images = torch.empty(len(indices), 3, *size, dtype=torch.uint8)
-    for tile in _tiles(grid, side, room):
-        part = to_uint8(model.decode(indices[:, tile.wide_rows, tile.wide_columns].to(device))).cpu()
-        place = images[:, :, _scaled(tile.rows, side), _scaled(tile.columns, side)]
-        rows, columns = _inside(tile.rows, tile.wide_rows), _inside(tile.columns, tile.wide_columns)
-        place.copy_(part[:, :, _scaled(rows, side), _scaled(columns, side)][:, :, : place.shape[2], : place.shape[3]])
+    for rows, columns in _tiles(grid, side, room):
+        part = to_uint8(model.decode(indices[:, rows.wide, columns.wide].to(device))).cpu()
+        place = images[:, :, _scaled(rows.own, side), _scaled(columns.own, side)]
+        part = part[:, :, _scaled(rows.inside, side), _scaled(columns.inside, side)]
+        place.copy_(part[:, :, : place.shape[2], : place.shape[3]])
     return images
 
 
-def _too_large(pixels: int, room: Room) -> bool:
-    return pixels > room.at_once and room.margin is not None
+class _Span(NamedTuple):
+    """Rows or columns of a tile: its own, those with the margin that they depend on, and where the own are in these."""
+
+    own: slice
+    wide: slice
+    inside: slice
 
 
-class _Tile(NamedTuple):
-    """Rows and columns of positions, and those with the margin that they depend on."""
-
-    rows: slice
-    columns: slice
-    wide_rows: slice
-    wide_columns: slice
-
-
-def _tiles(grid: tuple[int, int], side: int, room: Room) -> Iterator[_Tile]:
+def _tiles(grid: tuple[int, int], side: int, room: Room) -> Iterator[tuple[_Span, _Span]]:
+    """Rows and columns of each tile, in positions."""
     margin = room.margin or 0
     step = isqrt(room.tile) // side - 2 * margin
 
-    def parts(length: int) -> list[tuple[slice, slice]]:
-        ends = [(start, min(start + step, length)) for start in range(0, length, step)]
-        return [(slice(a, b), slice(max(0, a - margin), min(length, b + margin))) for a, b in ends]
+    def spans(length: int) -> Iterator[_Span]:
+        for start in range(0, length, step):
+            end, first = min(start + step, length), max(0, start - margin)
+            yield _Span(slice(start, end), slice(first, min(length, end + margin)), slice(start - first, end - first))
 
-    for rows, wide_rows in parts(grid[0]):
-        for columns, wide_columns in parts(grid[1]):
-            yield _Tile(rows, columns, wide_rows, wide_columns)
+    return product(spans(grid[0]), spans(grid[1]))
 
 
 def _scaled(part: slice, side: int) -> slice:
     return slice(part.start * side, part.stop * side)
-
-
-def _inside(part: slice, whole: slice) -> slice:
-    return slice(part.start - whole.start, part.stop - whole.start)
 
 
 class Rebuilt(NamedTuple):
@@ -227,34 +212,28 @@ def reconstructions(model: VQVAE, batches: Iterable[ImageBatch], room: Room) -> 
                 skipped = [*skipped, *((name, reason) for name in names if reason is not None)]
                 yield Rebuilt(images[:0], images[:0], [], None, skipped)
                 continue
-            size = (images.shape[2], images.shape[3])
             if model.quantizer is None:
                 yield Rebuilt(images, to_uint8(model.reconstruct(to_float(images.to(device)))), names, None, skipped)
             else:
                 indices = encode_pixels(model, images, room)
-                yield Rebuilt(images, decode_pixels(model, indices, size, room), names, indices, skipped)
+                rebuilt = decode_pixels(model, indices, (images.shape[2], images.shape[3]), room)
+                yield Rebuilt(images, rebuilt, names, indices, skipped)
 
 
 def model_pairs(
     model: VQVAE,
     batches: Iterable[ImageBatch],
     device: str | torch.device = "cpu",
-    skipped: Callable[[str, str], None] | None = None,
+    skipped: Callable[[str, str], None] = lambda name, reason: None,
     room: Room | None = None,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Batches of originals, reconstructions (both uint8) and indices, as the evaluation takes them.
+    """Batches of originals, reconstructions (both uint8) and indices on a device, as the evaluation takes them.
 
-    Args:
-        model: on the device already.
-        batches: of uint8 images.
-        device: where the model is.
-        skipped: told the name of each image that was left out and what is wrong with it.
-        room: see :func:`find_room`.
+    ``skipped`` is told the name of each image that was left out and what is wrong with it.
     """
     for batch in reconstructions(model, batches, room or find_room(model)):
-        if skipped is not None:
-            for name, reason in batch.skipped:
-                skipped(name, reason)
+        for name, reason in batch.skipped:
+            skipped(name, reason)
         if len(batch.originals):
             yield batch.originals.to(device), batch.images.to(device), batch.indices
 

@@ -52,12 +52,6 @@ def check_indices(indices: Tensor, per_position: int) -> None:
         raise ValueError(f"indices must be {layout}, got shape {tuple(indices.shape)}")
 
 
-def check_size(size: tuple[int, int], most: tuple[int, int]) -> None:
-    """Refuse a height and width to crop to that are not within those of the whole images."""
-    if len(size) != 2 or not all(1 <= side <= limit for side, limit in zip(size, most, strict=True)):
-        raise ValueError(f"size must be a height and a width of at most {most}, got {size!r}")
-
-
 class VQVAEOutput(NamedTuple):
     """What a forward pass gives: ``images`` like the input, and what there was on the way.
 
@@ -95,11 +89,8 @@ class VQVAE(nn.Module):
     >>> torch.equal(model.decode(indices), model.reconstruct(images))
     True
 
-    Args:
-        config: what to build.
-
     Attributes:
-        config: as given.
+        config: what was built.
         encoder, decoder: of the network.
         quantizer: or None, for a plain autoencoder.
         downscale: pixels a side that one position of the indices stands for.
@@ -129,11 +120,9 @@ class VQVAE(nn.Module):
         return self
 
     def forward(self, images: Tensor, quantize: bool = True) -> VQVAEOutput:
-        """Reconstruct images, in training or evaluation, with the losses' gradient.
+        """Reconstruct images in [-1, 1], in training or evaluation, with the losses' gradient.
 
-        Args:
-            images: in [-1, 1].
-            quantize: whether the latents pass the quantizer; without, this is a plain autoencoder.
+        Without ``quantize`` the latents do not pass the quantizer: this is a plain autoencoder.
         """
         check_images(images, self.downscale)
         latents = self._latents(images)
@@ -157,17 +146,16 @@ class VQVAE(nn.Module):
         return indices
 
     def decode(self, indices: Tensor, size: tuple[int, int] | None = None) -> Tensor:
-        """The images in [-1, 1] of indices.
+        """The images in [-1, 1] of indices as :meth:`encode` gives them, of any integer type.
 
-        Args:
-            indices: as :meth:`encode` gives them, of any integer type.
-            size: height and width to crop to; without it :attr:`downscale` times that of the indices.
+        ``size`` is the height and width to crop to; without it :attr:`downscale` times that of the indices.
         """
         if self.quantizer is None:
             raise ValueError("a plain autoencoder (quantizer 'none') cannot decode indices: it has no codebook")
         check_indices(indices, self.quantizer.indices_per_position)
-        if size is not None:
-            check_size(size, (indices.shape[1] * self.downscale, indices.shape[2] * self.downscale))
+        most = (indices.shape[1] * self.downscale, indices.shape[2] * self.downscale)
+        if size is not None and (len(size) != 2 or not (1 <= size[0] <= most[0] and 1 <= size[1] <= most[1])):
+            raise ValueError(f"size must be a height and a width of at most {most}, got {size!r}")
         with self._evaluating():
             return self._images(self.quantizer.indices_to_codes(indices.long()), size)
 
@@ -182,9 +170,9 @@ class VQVAE(nn.Module):
         size = (images.shape[-2], images.shape[-1]) if isinstance(images, Tensor) and images.ndim == 4 else None
         if self.quantizer is not None:
             return self.decode(self.encode(images), size)
-        check_images(images, self.downscale)
+        latents = self.latents(images)
         with self._evaluating():
-            return self._images(self._latents(images), size)
+            return self._images(latents, size)
 
     def save_pretrained(self, folder: str | Path, *, card: Mapping[str, Any] | None = None) -> Path:
         """Save config, weights and a model card; see :func:`driftvq.models.pretrained.save_pretrained`."""
@@ -266,10 +254,7 @@ def count_parameters(model: VQVAE) -> dict[str, int]:
     """Numbers that were learned, per part and in total; codes count whether an optimizer moves them or not."""
     codes = [] if model.quantizer is None else code_tensors(model.quantizer)
     own = [] if model.quantizer is None else [p for p in model.quantizer.parameters() if all(p is not c for c in codes)]
-    counts = {
-        "encoder": sum(p.numel() for p in model.encoder.parameters()),
-        "quantizer": sum(p.numel() for p in own),
-        "codes": sum(c.numel() for c in codes),
-        "decoder": sum(p.numel() for p in model.decoder.parameters()),
-    }
+    encoder, decoder = model.encoder.parameters(), model.decoder.parameters()
+    parts = {"encoder": encoder, "quantizer": own, "codes": codes, "decoder": decoder}
+    counts = {name: sum(tensor.numel() for tensor in tensors) for name, tensors in parts.items()}
     return counts | {"total": sum(counts.values())}

@@ -16,6 +16,5 @@ __all__ = [
     "open_tokens", "token_model",
 ]  # fmt: skip
 
-_ENCODING = dict.fromkeys(("encode_images", "encode_source", "token_model"), "encoding")
-__getattr__ = importer(__name__, {"decode_tokens": "decoding", **_ENCODING})
+__getattr__ = importer(__name__, decoding="decode_tokens", encoding="encode_images encode_source token_model")
 """Tokens can be read without loading torch; what needs a model is imported on first use."""

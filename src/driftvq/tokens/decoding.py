@@ -3,17 +3,17 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from bisect import bisect_left
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from driftvq.data.images import SUFFIXES, write_image
 from driftvq.models.running import Room, decode_pixels, find_room, repeatable
 from driftvq.models.vqvae import VQVAE
-from driftvq.tokens.encoding import Progress, token_model
+from driftvq.tokens.encoding import Progress, token_model, unheard
 from driftvq.tokens.format import partial_folder, taken
 from driftvq.tokens.reader import Tokens, check_range, open_tokens
 
@@ -39,12 +39,7 @@ def place_image(root: Path, name: str, suffixes: frozenset[str]) -> Path:
     """A new path below ``root`` for the PNG of an image, whose folder exists afterwards.
 
     ``a/b.jpg`` goes to ``a/b.png``. If that is taken, it goes to ``a/b.jpg.png``, then ``a/b.jpg.2.png``, and so on, so
-    the same names in the same order always get the same files.
-
-    Args:
-        root: folder that nobody else writes to.
-        name: of the image.
-        suffixes: endings that ``.png`` replaces; it is added to others.
+    the same names in the same order always get the same files. Of the endings, ``.png`` replaces the ``suffixes``.
     """
     *folders, file = safe_parts(name)
     folder = root
@@ -52,26 +47,18 @@ def place_image(root: Path, name: str, suffixes: frozenset[str]) -> Path:
         folder = _free_folder(folder, part)
     dot = file.rfind(".")
     stem = file[:dot] if dot > 0 and file[dot:].lower() in suffixes else file
-    if not (path := folder / f"{stem}.png").exists():
-        return path
-    if not (path := folder / f"{file}.png").exists():
-        return path
-    return _first_free(folder, file)
+    for name in (f"{stem}.png", f"{file}.png"):
+        if not (folder / name).exists():
+            return folder / name
 
+    def is_free(number: int) -> bool:
+        return not (folder / f"{file}.{number}.png").exists()
 
-def _first_free(folder: Path, file: str) -> Path:
-    """``file.2.png``, ``file.3.png`` and so on; found by halving, since thousands of images may share a name."""
-
-    def path(number: int) -> Path:
-        return folder / f"{file}.{number}.png"
-
-    taken, free = 1, 2
-    while path(free).exists():
-        taken, free = free, 2 * free
-    while free - taken > 1:
-        middle = (taken + free) // 2
-        taken, free = (middle, free) if path(middle).exists() else (taken, middle)
-    return path(free)
+    end = 2  # found by doubling and halving, since thousands of images may share a name
+    while not is_free(end):
+        end *= 2
+    first = end // 2 + 1
+    return folder / f"{file}.{first + bisect_left(range(first, end), True, key=is_free)}.png"
 
 
 def _free_folder(parent: Path, name: str) -> Path:
@@ -123,7 +110,7 @@ def decode_tokens(
     Args:
         model: that made the tokens; others are refused.
         tokens: or their folder.
-        out: folder to make. Images keep the folders of their names, see :func:`driftvq.tokens.decoding.place_image`.
+        out: folder to make; images keep the folders of their names, see :func:`driftvq.tokens.decoding.place_image`.
         room: see :func:`driftvq.models.running.find_room`; larger images are left out and listed in ``skipped.txt``.
         progress: told how many images were dealt with since the last call, first 0.
 
@@ -135,7 +122,7 @@ def decode_tokens(
     out = Path(out)
     folder = _new_folder(out)
     try:
-        renamed = _decode(model, tokens, folder, room or find_room(model), progress)
+        renamed = _decode(model, tokens, folder, room or find_room(model), progress or unheard)
         if out.is_dir():
             out.rmdir()  # it is empty, and not every system renames over a folder
         folder.rename(out)
@@ -157,38 +144,42 @@ def check_model(tokens: Tokens, model: VQVAE) -> None:
         raise ValueError(f"{tokens.folder} does not fit its model: it says {found}, the model {ours}")
 
 
-def _decode(model: VQVAE, tokens: Tokens, folder: Path, room: Room, progress: Progress | None) -> int:
-    progress = progress or (lambda count: None)
+def _decode(model: VQVAE, tokens: Tokens, folder: Path, room: Room, progress: Progress) -> int:
     names, renamed = tokens.names(), 0
-    for listing in (RENAMED, SKIPPED):
-        (folder / listing).touch()  # before a folder of an image's name can take the place
+    listings = folder / RENAMED, folder / SKIPPED
     progress(0)
-    with repeatable():
+    with (
+        listings[0].open("w", encoding="utf-8") as moved,
+        listings[1].open("w", encoding="utf-8") as skipped,
+        repeatable(),
+    ):
         for rows in tokens.batches():
             height, width = _common_size(tokens, rows)
-            at_once = max(1, room.at_once // (height * width)) if height * width <= room.image else 0
-            if not at_once:
+            named = list(islice(names, len(rows)))
+            if height * width > room.image:
                 reason = f"{width} x {height} is more than {room.image:,} pixels, the limit here"
-                for name in _take(names, len(rows)):
-                    _note(folder / SKIPPED, f"{json.dumps(name)}\t{reason}")
-            for piece in _pieces(rows, at_once):
-                images = _decode_batch(model, tokens, piece, (height, width), room)
-                for image, name in zip(images, _take(names, len(piece)), strict=True):
+                skipped.writelines(f"{json.dumps(name)}\t{reason}\n" for name in named)
+                progress(len(rows))
+                continue
+            at_once = max(1, room.at_once // (height * width))  # as it was encoded, if the memory holds it
+            for start in range(0, len(rows), at_once):
+                indices = np.stack([tokens[number] for number in rows[start : start + at_once]])
+                check_range(indices, tokens.index.model.codebook_size)
+                wide = torch.from_numpy(indices.astype(np.int64))
+                images = decode_pixels(model, wide, (height, width), room).cpu()
+                for image, name in zip(images, named[start : start + at_once], strict=True):
                     path = place_image(folder, name, SUFFIXES)
                     write_image(path, image.permute(1, 2, 0).numpy())
-                    renamed += _note_renamed(folder, name, path)
+                    file = path.relative_to(folder).as_posix()
+                    if file != _plain_name(name):
+                        moved.write(json.dumps([name, file]) + "\n")
+                        renamed += 1
             progress(len(rows))
     next(names, None)  # raises if there are more
-    for listing in (RENAMED, SKIPPED):
-        if not (folder / listing).stat().st_size:
-            (folder / listing).unlink()
+    for listing in listings:
+        if not listing.stat().st_size:
+            listing.unlink()
     return renamed
-
-
-def _pieces(rows: range, size: int) -> Iterator[range]:
-    """The batch as it was encoded, if the memory holds it; none without any size."""
-    for start in range(rows.start, rows.stop if size else rows.start, size or 1):
-        yield range(start, min(start + size, rows.stop))
 
 
 def _common_size(tokens: Tokens, rows: range) -> tuple[int, int]:
@@ -198,29 +189,10 @@ def _common_size(tokens: Tokens, rows: range) -> tuple[int, int]:
     return int(sizes[0, 0]), int(sizes[0, 1])
 
 
-def _decode_batch(model: VQVAE, tokens: Tokens, rows: range, size: tuple[int, int], room: Room) -> Tensor:
-    indices = np.stack([tokens[number] for number in rows])
-    check_range(indices, tokens.index.model.codebook_size)
-    return decode_pixels(model, torch.from_numpy(indices.astype(np.int64)), size, room).cpu()
-
-
-def _take(names: Iterator[str], count: int) -> list[str]:
-    return [name for _, name in zip(range(count), names, strict=False)]
-
-
-def _note_renamed(folder: Path, name: str, path: Path) -> int:
-    """List an image whose file is not its name with the suffix ``.png``; 1 if so."""
-    file = path.relative_to(folder).as_posix()
+def _plain_name(name: str) -> str:
+    """The name with the suffix ``.png``."""
     stem, _, suffix = name.rpartition(".")
-    if file == f"{stem if f'.{suffix}'.lower() in SUFFIXES else name}.png":
-        return 0
-    _note(folder / RENAMED, json.dumps([name, file]))
-    return 1
-
-
-def _note(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    return f"{stem if f'.{suffix}'.lower() in SUFFIXES else name}.png"
 
 
 def _new_folder(out: Path) -> Path:

@@ -6,49 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from driftvq.data.images import BadImageError, Pixels
+from driftvq.data.images import BadImageError
 from driftvq.data.loader import ImageBatch, eval_batches
 from driftvq.data.sources import ImageSource
 from driftvq.models.pretrained import model_hash
 from driftvq.models.running import Room, encode_pixels, find_room, repeatable, too_small
 from driftvq.models.vqvae import VQVAE
-from driftvq.tokens.format import (
-    NAMES,
-    SKIPPED,
-    TokenIndex,
-    TokenModel,
-    check_same,
-    finished,
-    read_index,
-    read_names,
-)
+from driftvq.tokens.format import NAMES, SKIPPED, TokenIndex, TokenModel, check_same, finished, read_index, read_names
 from driftvq.tokens.reader import Tokens, open_tokens
 from driftvq.tokens.writer import TokenWriter
 
 Progress = Callable[[int], object]
 
 
-class Remaining:
-    """The images of a source from ``start`` on."""
-
-    def __init__(self, source: ImageSource, start: int) -> None:
-        self.start, self.problems = start, source.problems
-        self._source = source
-
-    def __len__(self) -> int:
-        return len(self._source) - self.start
-
-    def name(self, index: int) -> str:
-        """As in the source."""
-        return self._source.name(self.start + index)
-
-    def read(self, index: int, min_side: int | None = None) -> Pixels:
-        """As in the source."""
-        return self._source.read(self.start + index, min_side)
+def unheard(count: int) -> None:
+    """Nobody wants to know the progress."""
 
 
-def remaining_images(source: ImageSource, folder: Path) -> tuple[Remaining, frozenset[str]]:
-    """The images after the last one written, and the names that are known to be unreadable.
+def find_rest(source: ImageSource, folder: Path) -> tuple[int, frozenset[str]]:
+    """The number of the first image after the last one written, and the names that are known to be unreadable.
 
     A batch may report unreadable images that come after its own, so what is left begins after the last name written.
     """
@@ -63,7 +39,7 @@ def remaining_images(source: ImageSource, folder: Path) -> tuple[Remaining, froz
         start += 1
     while start < len(source) and source.name(start) in skipped:
         start += 1
-    return Remaining(source, start), skipped
+    return start, skipped
 
 
 def encode_images(
@@ -79,16 +55,14 @@ def encode_images(
     """Write the tokens of images; memory does not grow with their number.
 
     Args:
-        model: that encodes.
         batches: e.g. of :func:`driftvq.data.eval_batches`; images of one batch have one size.
-        out: the token folder to make.
         settings: JSON values to keep in its index.
         overwrite: replace an existing token folder.
         strict: an image too small for the model is an error; else it is skipped.
         progress: told how many images were dealt with since the last call; first, before any work, how many earlier.
     """
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite) as writer:
-        _encode(model, batches, writer, strict, find_room(model), progress or _unheard, frozenset())
+        _encode(model, batches, writer, strict, find_room(model), progress or unheard, frozenset())
         return open_tokens(writer.finish())
 
 
@@ -122,16 +96,18 @@ def encode_source(
     settings = {**(settings or {}), "size": size, "batch_size": batch_size, "images_found": len(source)}
     if resume and not overwrite and finished(Path(out)):
         check_same(Path(out), read_index(Path(out)), TokenIndex(token_model(model), settings))
-        remaining_images(source, Path(out))  # refuses others
+        find_rest(source, Path(out))  # refuses others
         return open_tokens(out)
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite, resume=resume) as writer:
         if not writer.index.complete:  # else it was killed just before the folder got its name
-            rest, known = remaining_images(source, writer.folder)
-            if len(rest):
-                room, told = room or find_room(model, workers), progress or _unheard
+            start, known = find_rest(source, writer.folder)
+            if start < len(source):
+                room = room or find_room(model, workers)
                 limits: dict[str, Any] = {"strict": strict, "max_pixels": room.image, "batch_pixels": room.at_once}
-                with eval_batches(rest, size=size, batch_size=batch_size, workers=workers, **limits) as batches:
-                    told(rest.start)
+                limits |= {"batch_size": batch_size, "workers": workers}
+                with eval_batches(source, size=size, start=start, **limits) as batches:
+                    told = progress or unheard
+                    told(start)
                     _encode(model, batches, writer, strict, room, told, known)
         return open_tokens(writer.finish())
 
@@ -168,7 +144,3 @@ def token_model(model: VQVAE) -> TokenModel:
         raise ValueError("this model is a plain autoencoder (quantizer 'none'): it has no tokens")
     quantizer = model.quantizer
     return TokenModel(model_hash(model), quantizer.codebook_size, model.downscale, quantizer.indices_per_position)
-
-
-def _unheard(count: int) -> None:
-    """Nobody wants to know the progress."""

@@ -11,18 +11,25 @@ from typing import Any
 from driftvq.files import LOCK_FILE, locked, open_regular, read_object, write_text
 from driftvq.names import shortened, shortened_text
 
-INDEX, TOKENS, SHAPES, OFFSETS = "index.json", "tokens.npy", "shapes.npy", "offsets.npy"
-SIZES, BATCHES, NAMES, SKIPPED = "sizes.npy", "batches.npy", "names.jsonl", "skipped.txt"
+FILES = (
+    "index.json",
+    "tokens.npy",
+    "shapes.npy",
+    "offsets.npy",
+    "sizes.npy",
+    "batches.npy",
+    "names.jsonl",
+    "skipped.txt",
+)
+INDEX, TOKENS, SHAPES, OFFSETS, SIZES, BATCHES, NAMES, SKIPPED = FILES
 
 WORK = "encoding"
 """For those whom the lock of a partial folder keeps out."""
 
-FORMAT = "driftvq-tokens"
-FORMAT_VERSION = 1
-MAX_INDEX_BYTES = 2**20
+FORMAT, FORMAT_VERSION = "driftvq-tokens", 1
 LONGEST_LINE = 1 << 24
 """Bytes of a name and its reason; a tar member's name has at most a sixteenth of it."""
-MAX_COUNT, MAX_SIDE = 2**62, 2**31 - 1
+MAX_INDEX_BYTES, MAX_COUNT, MAX_SIDE = 2**20, 2**62, 2**31 - 1
 DTYPES = ("uint8", "uint16", "uint32")
 
 
@@ -36,19 +43,12 @@ def token_dtype(codebook_size: int) -> str:
 
 @dataclass(frozen=True)
 class TokenModel:
-    """What a token folder says of the model that made it.
+    """What a token folder says of the model that made it."""
 
-    Args:
-        model_hash: see :func:`driftvq.models.pretrained.model_hash`.
-        codebook_size: K; indices are below it.
-        downscale: pixels a side that one position stands for.
-        indices_per_position: size of the tokens' last dimension, or 0 for one index and no such dimension.
-    """
-
-    model_hash: str
+    model_hash: str  # see driftvq.models.model_hash
     codebook_size: int
-    downscale: int
-    indices_per_position: int = 0
+    downscale: int  # pixels a side that one position stands for
+    indices_per_position: int = 0  # size of the tokens' last dimension; 0: one index, and no such dimension
 
     @property
     def dtype(self) -> str:
@@ -58,30 +58,18 @@ class TokenModel:
 
 @dataclass
 class TokenIndex:
-    """The content of ``index.json``.
-
-    Args:
-        model: of the tokens.
-        settings: of the encoding; free for the caller, and compared when an interrupted run is resumed.
-        n: images so far; in a complete folder, all.
-        skipped: images that could not be read.
-        batches: calls of the model.
-        shape: of every image's tokens, or None when they differ: then ``tokens.npy`` is flat.
-        size: height and width of every image, or None when they differ.
-        name_bytes, skipped_bytes: lengths of the text files that belong to ``n`` and ``skipped``.
-        complete: False while the images are being encoded.
-    """
+    """The content of ``index.json``."""
 
     model: TokenModel
-    settings: dict[str, Any] = field(default_factory=dict)
-    n: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)  # free for the caller; the same when a run is resumed
+    n: int = 0  # images so far; in a complete folder, all
     tokens: int = 0
-    skipped: int = 0
-    batches: int = 0
-    shape: tuple[int, ...] | None = None
-    size: tuple[int, int] | None = None
-    name_bytes: int = 0
-    skipped_bytes: int = 0
+    skipped: int = 0  # images that could not be read
+    batches: int = 0  # calls of the model
+    shape: tuple[int, ...] | None = None  # of every image's tokens; None when they differ: then tokens.npy is flat
+    size: tuple[int, int] | None = None  # height and width of every image; None when they differ
+    name_bytes: int = 0  # length of the text file that belongs to n
+    skipped_bytes: int = 0  # and to skipped
     complete: bool = False
 
     def write(self, folder: Path) -> None:
@@ -89,8 +77,7 @@ class TokenIndex:
         values = asdict(self)
         model = values.pop("model")
         content = {"format": FORMAT, "version": FORMAT_VERSION, **model, "dtype": self.model.dtype, **values}
-        text = json.dumps(content, indent=2) + "\n"
-        write_text(folder / INDEX, text)
+        write_text(folder / INDEX, json.dumps(content, indent=2) + "\n")
 
 
 def read_index(folder: Path) -> TokenIndex:
@@ -227,5 +214,5 @@ def taken(path: Path) -> bool:
 
 def _holds_only_tokens(folder: Path) -> bool:
     """Whether everything in a folder is a file that this module writes, so that it may be replaced."""
-    ours = (INDEX, TOKENS, SHAPES, OFFSETS, SIZES, BATCHES, NAMES, SKIPPED, LOCK_FILE)
+    ours = (*FILES, LOCK_FILE)
     return folder.is_dir() and all(path.name in ours or path.name.startswith(f".{INDEX}.") for path in folder.iterdir())

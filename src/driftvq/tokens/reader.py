@@ -23,12 +23,8 @@ class Tokens:
     >>> len(tokens), tokens[0].shape, tokens[0].dtype  # doctest: +SKIP
     (2000, (16, 16), dtype('uint16'))
 
-    Args:
-        folder: that holds them.
-        index: of the folder.
-
     Attributes:
-        folder, index: as given; ``index.model`` says which model made the tokens.
+        folder, index: ``index.model`` says which model made the tokens.
         array: ``n h w`` or ``n h w q``; flat when the images' tokens differ in shape.
         shapes: of each image's tokens, int32 ``(n, 2)`` or ``(n, 3)``.
         sizes: height and width of each image, int32 ``(n, 2)``.
@@ -123,21 +119,17 @@ def open_array(path: Path, dtype: str, shape: tuple[int | None, ...]) -> Array:
     try:
         array: Array = np.lib.format.open_memmap(path, mode="r")  # unlike np.load, never a zip or a pickle
     except Exception as error:  # a header is parsed as Python: TokenError, SyntaxError, RecursionError and others
-        reason = shortened_text(str(error))
-        raise ValueError(f"{path} is truncated or not an array: {reason}") from error
-    fits = len(array.shape) == len(shape) and all(
-        want in (None, got) for want, got in zip(shape, array.shape, strict=True)
-    )
-    if array.dtype != np.dtype(dtype) or not fits:
-        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{path} is truncated or not an array: {shortened_text(str(error))}") from error
+    wanted = tuple(got if size is None else size for size, got in zip(shape, array.shape, strict=False))
+    if array.dtype != np.dtype(dtype) or len(shape) != array.ndim or wanted != array.shape:
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
         got = shortened_text(f"{array.dtype} of shape {array.shape}")
-        raise ValueError(f"{path} must be {dtype} of shape ({shortened_text(wanted)}), got {got}")
+        raise ValueError(f"{path} must be {dtype} of shape ({shortened_text(sizes)}), got {got}")
     return array
 
 
 def check_range(tokens: Array, codebook_size: int) -> None:
     """Every index must name a code."""
-    low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= codebook_size:
-        wrong = low if low < 0 else high
-        raise ValueError(f"indices must lie between 0 and {codebook_size - 1}, got {wrong}")
+    for found in (int(tokens.min()), int(tokens.max())):
+        if not 0 <= found < codebook_size:
+            raise ValueError(f"indices must lie between 0 and {codebook_size - 1}, got {found}")

@@ -14,24 +14,8 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from driftvq.files import LOCK_FILE, locked
-from driftvq.tokens.format import (
-    BATCHES,
-    NAMES,
-    OFFSETS,
-    SHAPES,
-    SIZES,
-    SKIPPED,
-    TOKENS,
-    WORK,
-    TokenIndex,
-    TokenModel,
-    check_output,
-    check_same,
-    partial_folder,
-    read_index,
-    read_names,
-    replace_folder,
-)
+from driftvq.tokens import format as layout
+from driftvq.tokens.format import TokenIndex, TokenModel
 from driftvq.tokens.reader import BLOCK_ROWS, Array, check_range
 
 HEADER_BYTES = 256
@@ -49,50 +33,37 @@ def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
 
 
 class GrowingArray:
-    """An array on disk to which rows are appended.
+    """An array on disk to which rows are appended, in little-endian order.
 
     Args:
         path: the ``.npy`` file.
-        dtype: of the elements; stored in little-endian order.
+        dtype: of the elements.
         row: shape of one row, ``()`` for single numbers.
         keep: bytes of rows to keep of an existing file; what follows them is dropped. None starts a new file.
     """
 
     def __init__(self, path: Path, dtype: str, row: tuple[int, ...] = (), keep: int | None = None) -> None:
-        self.path, self.row = path, row
-        self.dtype = np.dtype(dtype).newbyteorder("<")
-        self.bytes = keep or 0
+        self.row, self.dtype, self.bytes = row, np.dtype(dtype).newbyteorder("<"), keep or 0
+        self.file = path.open("wb+" if keep is None else "rb+")
         if keep is None:
-            self._file = path.open("wb+")
-            self._file.write(bytes(HEADER_BYTES))
+            self.file.write(bytes(HEADER_BYTES))
         else:
-            self._file = path.open("rb+")
-            keep_only(self._file, HEADER_BYTES + keep)
+            keep_only(self.file, HEADER_BYTES + keep)
 
     def append(self, rows: Array) -> None:
         """Add rows; the array must hold whole rows, of any leading shape."""
-        data = np.ascontiguousarray(rows, dtype=self.dtype).tobytes()
-        self._file.write(data)
-        self.bytes += len(data)
-
-    def sync(self) -> None:
-        """Everything appended so far is on the disk when this returns."""
-        sync(self._file)
+        self.bytes += self.file.write(np.ascontiguousarray(rows, dtype=self.dtype).tobytes())
 
     def finish(self, shape: Sequence[int] | None = None) -> None:
         """Write the header and close; ``shape`` defaults to rows × the shape of a row."""
         rows = self.bytes // (self.dtype.itemsize * int(np.prod(self.row, dtype=np.int64)))
-        self._file.seek(0)
-        self._file.write(npy_header(self.dtype, (rows, *self.row) if shape is None else shape))
-        self.sync()
-        self._file.close()
-
-    def close(self) -> None:
-        """Close the file as it is."""
-        self._file.close()
+        self.file.seek(0)
+        self.file.write(npy_header(self.dtype, (rows, *self.row) if shape is None else shape))
+        sync(self.file)
+        self.file.close()
 
 
-def keep_only(file: Any, size: int) -> None:
+def keep_only(file: BinaryIO, size: int) -> None:
     """Cut an open file to a size that it must at least have, and go to its end."""
     found = file.seek(0, os.SEEK_END)
     if found < size:
@@ -101,7 +72,7 @@ def keep_only(file: Any, size: int) -> None:
     file.seek(size)
 
 
-def sync(file: Any) -> None:
+def sync(file: BinaryIO) -> None:
     """Hand a file's content to the disk."""
     file.flush()
     os.fsync(file.fileno())
@@ -115,8 +86,6 @@ class TokenWriter:
     then: a second writer of the same output is refused.
 
     Args:
-        out: the token folder to make.
-        model: what made the tokens.
         settings: JSON values to keep in the index; a resumed run must have the same.
         overwrite: replace an existing token folder, and drop what an interrupted run left.
         resume: go on with an interrupted run.
@@ -132,13 +101,21 @@ class TokenWriter:
         resume: bool = False,
     ) -> None:
         self.out = Path(out)
-        self.folder = partial_folder(self.out)
-        check_output(self.out, overwrite=overwrite, resume=resume)
+        self.folder = layout.partial_folder(self.out)
+        layout.check_output(self.out, overwrite=overwrite, resume=resume)
         self.folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as on_error:
-            on_error.enter_context(locked(self.folder, WORK))
-            check_output(self.out, overwrite=overwrite, resume=resume, held=True)
-            self.index = self._begin(TokenIndex(model, json.loads(json.dumps(settings or {}))), resume)
+            on_error.enter_context(locked(self.folder, layout.WORK))
+            layout.check_output(self.out, overwrite=overwrite, resume=resume, held=True)
+            self.index = TokenIndex(model, json.loads(json.dumps(settings or {})))
+            if resume:
+                found = layout.read_index(self.folder)
+                layout.check_same(self.folder, found, self.index)
+                self.index = found
+            else:
+                for path in self.folder.iterdir():
+                    if path.name != LOCK_FILE:
+                        path.unlink()
             self._committed = time.monotonic()
             if not self.index.complete:
                 self._open(resume)
@@ -148,13 +125,9 @@ class TokenWriter:
     def write(
         self, tokens: Array, names: Sequence[str], size: tuple[int, int], skipped: Sequence[tuple[str, str]] = ()
     ) -> None:
-        """Append one batch, that is one call of the model.
+        """Append one batch, that is one call of the model: integers ``b h w`` or ``b h w q``.
 
-        Args:
-            tokens: integers ``b h w`` or ``b h w q``.
-            names: of the images.
-            size: their height and width.
-            skipped: name and reason of images that were left out on the way.
+        ``size`` is the height and width of its images; ``skipped``, name and reason of those left out on the way.
         """
         index = replace(self.index)
         if len(names):
@@ -176,16 +149,10 @@ class TokenWriter:
 
     def commit(self) -> None:
         """Make what was written safe from now on."""
-        for array in self._arrays:
-            array.sync()
-        for file in (self._names, self._skipped):
+        for file in self._files:
             sync(file)
         self.index.write(self.folder)
         self._committed = time.monotonic()
-
-    def written_names(self) -> Iterator[str]:
-        """Names in the folder so far, in order."""
-        return read_names(self.folder / NAMES)
 
     def finish(self) -> Path:
         """Complete the folder and give it its name."""
@@ -194,12 +161,12 @@ class TokenWriter:
                 raise ValueError(f"no image was encoded, {self.index.skipped} could not be read")
             self._complete()
         if self.index.shape is not None:
-            (self.folder / SHAPES).unlink(missing_ok=True)
+            (self.folder / layout.SHAPES).unlink(missing_ok=True)
         if self.index.skipped == 0:
-            (self.folder / SKIPPED).unlink(missing_ok=True)
+            (self.folder / layout.SKIPPED).unlink(missing_ok=True)
         self._held.close()
         (self.folder / LOCK_FILE).unlink(missing_ok=True)
-        replace_folder(self.folder, self.out)
+        layout.replace_folder(self.folder, self.out)
         return self.out
 
     def close(self) -> None:
@@ -225,17 +192,6 @@ class TokenWriter:
                 shutil.rmtree(self.folder, ignore_errors=True)
             self._held.close()
 
-    def _begin(self, index: TokenIndex, resume: bool) -> TokenIndex:
-        """The index to go on from, in a folder that holds nothing else."""
-        if resume:
-            found = read_index(self.folder)
-            check_same(self.folder, found, index)
-            return found
-        for path in self.folder.iterdir():
-            if path.name != LOCK_FILE:
-                path.unlink()
-        return index
-
     def _open(self, resume: bool) -> None:
         index = self.index
         columns = 3 if index.model.indices_per_position else 2
@@ -244,22 +200,23 @@ class TokenWriter:
         def array(name: str, dtype: str, row: tuple[int, ...], used: int) -> GrowingArray:
             return GrowingArray(self.folder / name, dtype, row, used if resume else None)
 
-        self._tokens = array(TOKENS, index.model.dtype, (), index.tokens * item)
-        self._shapes = array(SHAPES, "int32", (columns,), index.n * columns * 4)
-        self._sizes = array(SIZES, "int32", (2,), index.n * 8)
-        self._batches = array(BATCHES, "int32", (), index.batches * 4)
-        self._arrays = (self._tokens, self._shapes, self._sizes, self._batches)
-        self._names = self._text(NAMES, index.name_bytes, resume)
-        self._skipped = self._text(SKIPPED, index.skipped_bytes, resume)
+        def text(name: str, used: int) -> BinaryIO:
+            file = (self.folder / name).open("rb+" if resume else "wb+")
+            keep_only(file, used)
+            return file
+
+        self._tokens = array(layout.TOKENS, index.model.dtype, (), index.tokens * item)
+        self._shapes = array(layout.SHAPES, "int32", (columns,), index.n * columns * 4)
+        self._sizes = array(layout.SIZES, "int32", (2,), index.n * 8)
+        self._batches = array(layout.BATCHES, "int32", (), index.batches * 4)
+        self._names = text(layout.NAMES, index.name_bytes)
+        self._skipped = text(layout.SKIPPED, index.skipped_bytes)
+        arrays = (self._tokens, self._shapes, self._sizes, self._batches)
+        self._files = (*(array.file for array in arrays), self._names, self._skipped)
 
     def _close_files(self) -> None:
-        for file in (*self._arrays, self._names, self._skipped):
+        for file in self._files:
             file.close()
-
-    def _text(self, name: str, used: int, resume: bool) -> BinaryIO:
-        file = (self.folder / name).open("rb+" if resume else "wb+")
-        keep_only(file, used)
-        return file
 
     def _check(self, tokens: Array, names: Sequence[str]) -> None:
         model = self.index.model
@@ -273,11 +230,11 @@ class TokenWriter:
         index = self.index
         self.commit()
         self._tokens.finish((index.tokens,) if index.shape is None else (index.n, *index.shape))
-        for array in self._arrays[1:]:
+        for array in (self._shapes, self._sizes, self._batches):
             array.finish()
         self._close_files()
         if index.shape is None:
-            write_offsets(self.folder / SHAPES, self.folder / OFFSETS)
+            write_offsets(self.folder / layout.SHAPES, self.folder / layout.OFFSETS)
         self.index = replace(index, complete=True)
         self.index.write(self.folder)
 

@@ -10,5 +10,5 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainConfig", "TrainResult", "train"]
 
-__getattr__ = importer(__name__, {"TrainResult": "run", "train": "run"})
+__getattr__ = importer(__name__, run="TrainResult train")
 """A config can be read without torch."""

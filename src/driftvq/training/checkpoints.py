@@ -34,9 +34,9 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def prune_checkpoints(folder: Path, kept: int = KEPT) -> None:
+def prune_checkpoints(folder: Path) -> None:
     """Remove all but the newest checkpoints, and what an interrupted write left."""
-    for path in (*list_checkpoints(folder)[kept:], *folder.glob(f".step-*{TEMPORARY_SUFFIX}")):
+    for path in (*list_checkpoints(folder)[KEPT:], *folder.glob(f".step-*{TEMPORARY_SUFFIX}")):
         path.unlink(missing_ok=True)
 
 
@@ -89,11 +89,7 @@ def find_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path | None,
 def save_checkpoint(fabric: Fabric, run: Path, step: int, state: dict[str, Any]) -> None:
     """Write a checkpoint of a run, by all processes together; it appears when all of it is on the disk.
 
-    Args:
-        fabric: replaces the modules and optimizers in ``state`` by their states.
-        run: its folder.
-        step: that the checkpoint is of.
-        state: modules, optimizers, tensors and plain values.
+    ``state`` holds modules and optimizers, which ``fabric`` replaces by their states, tensors and plain values.
     """
     path = checkpoint_path(run / CHECKPOINTS, step)
     if fabric.global_rank > 0:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from driftvq.names import check_name, shortened
@@ -21,7 +22,12 @@ DATA_STEPS = 20_000
 
 def _setting(section: str, default: Any, text: str, **more: Any) -> Any:
     """A field with what a user is told about it; ``more``: ``choices``, ``metavar``, ``least``, ``keeps_course``."""
-    return field(default=default, metadata={"section": section, "help": text, **more})
+    value: dict[str, Any] = {"default_factory": dict} if default is dict else {"default": default}
+    return field(**value, metadata={"section": section, "help": text, **more})
+
+
+_model, _data, _training, _machine = (partial(_setting, name) for name in ("model", "data", "training", "machine"))
+_record = partial(_setting, "record", keeps_course=True)
 
 
 @dataclass(frozen=True)
@@ -32,97 +38,79 @@ class TrainConfig:
     does not change the weights that a run reaches at a step, so it may differ when a run is resumed.
     """
 
-    network: str = _setting("model", "small", "encoder and decoder: small, paper, taming or taming_f4")
-    quantizer: str = _setting("model", "ns_vq", "ns_vq, trans_vq, vq, ema_vq, … or none for a plain autoencoder")
-    codebook_size: int = _setting("model", 1024, "number of codes, K", least=1)
-    code_dim: int = _setting("model", 64, "channels of the latents, D", least=1)
-    quantizer_options: dict[str, Any] = field(
-        default_factory=dict,
-        metadata={
-            "section": "model",
-            "help": "further arguments of the quantizer, e.g. commitment_weight=0.25",
-            "metavar": "KEY=VALUE",
-        },
+    network: str = _model("small", "encoder and decoder: small, paper, taming or taming_f4")
+    quantizer: str = _model("ns_vq", "ns_vq, trans_vq, vq, ema_vq, … or none for a plain autoencoder")
+    codebook_size: int = _model(1024, "number of codes, K", least=1)
+    code_dim: int = _model(64, "channels of the latents, D", least=1)
+    quantizer_options: dict[str, Any] = _model(  # noqa: RUF009 - a field
+        dict, "further arguments of the quantizer, e.g. commitment_weight=0.25", metavar="KEY=VALUE"
     )
-    latent_scale: float = _setting("model", 1.0, "factor of the latents before the quantizer, taken back behind it")
+    latent_scale: float = _model(1.0, "factor of the latents before the quantizer, taken back behind it")
 
-    data: str | None = _setting(
-        "data",
+    data: str | None = _data(
         None,
         "a folder of images, a list file (.txt), .tar shards or hf:NAME; default: embedded photographs",
         metavar="SPEC",
     )
-    val_data: str | None = _setting(
-        "data", None, "images to validate on, like --data; default: the held-out part of --data", metavar="SPEC"
+    val_data: str | None = _data(
+        None, "images to validate on, like --data; default: the held-out part of --data", metavar="SPEC"
     )
-    val_share: float = _setting("data", 0.05, "share of --data to hold out where it has no split of its own")
-    size: int = _setting("data", 64, "side of the square training images in pixels", least=1)
-    crop: str = _setting("data", "random", "where to cut training images", choices=CROPS)
-    flip: bool = _setting("data", True, "mirror half of the training images")
-    strict: bool = _setting("data", False, "stop at an unreadable image instead of skipping it", keeps_course=True)
-    workers: int = _setting(
-        "data", 1, "processes that read images, per device; 0: none of their own", least=0, keeps_course=True
-    )
+    val_share: float = _data(0.05, "share of --data to hold out where it has no split of its own")
+    size: int = _data(64, "side of the square training images in pixels", least=1)
+    crop: str = _data("random", "where to cut training images", choices=CROPS)
+    flip: bool = _data(True, "mirror half of the training images")
+    strict: bool = _data(False, "stop at an unreadable image instead of skipping it", keeps_course=True)
+    workers: int = _data(1, "processes that read images, per device; 0: none of their own", least=0, keeps_course=True)
 
-    steps: int | None = _setting(
-        "training",
+    steps: int | None = _training(
         None,
         f"optimizer steps; default: {EMBEDDED_STEPS:,} on the embedded photographs, {DATA_STEPS:,} on --data",
         least=1,
         keeps_course=True,
     )
-    epochs: float | None = _setting("training", None, "passes over the data, instead of --steps", keeps_course=True)
-    batch_size: int = _setting("training", 16, "images per step and device", least=1)
-    accumulate: int = _setting("training", 1, "batches per optimizer step, whose gradients are averaged", least=1)
-    learning_rate: float = _setting("training", 5e-4, "of Adam")
-    betas: tuple[float, float] = _setting("training", (0.9, 0.999), "of Adam")
-    loss: str = _setting("training", "mse", "of the reconstruction", choices=LOSSES)
-    lpips_weight: float = _setting("training", 1.0, "factor of the LPIPS term of mse+lpips")
-    adversarial_weight: float = _setting("training", 0.0, "factor of the adversarial term; 0: no discriminator")
-    adversarial_start: int = _setting("training", 10_000, "first step with the adversarial term", least=0)
-    clip: float = _setting("training", 0.0, "largest norm of the gradient; 0: any")
-    weight_ema: float = _setting(
-        "training", 0.0, "decay of the moving average of the weights that is validated and saved; 0: none"
+    epochs: float | None = _training(None, "passes over the data, instead of --steps", keeps_course=True)
+    batch_size: int = _training(16, "images per step and device", least=1)
+    accumulate: int = _training(1, "batches per optimizer step, whose gradients are averaged", least=1)
+    learning_rate: float = _training(5e-4, "of Adam")
+    betas: tuple[float, float] = _training((0.9, 0.999), "of Adam")
+    loss: str = _training("mse", "of the reconstruction", choices=LOSSES)
+    lpips_weight: float = _training(1.0, "factor of the LPIPS term of mse+lpips")
+    adversarial_weight: float = _training(0.0, "factor of the adversarial term; 0: no discriminator")
+    adversarial_start: int = _training(10_000, "first step with the adversarial term", least=0)
+    clip: float = _training(0.0, "largest norm of the gradient; 0: any")
+    weight_ema: float = _training(
+        0.0, "decay of the moving average of the weights that is validated and saved; 0: none"
     )
-    warm_up: int = _setting(
-        "training", 0, "first steps as a plain autoencoder, before the quantizer sees a latent; in one process", least=0
+    warm_up: int = _training(
+        0, "first steps as a plain autoencoder, before the quantizer sees a latent; in one process", least=0
     )
-    settle: float = _setting(
-        "training",
+    settle: float = _training(
         0.0,
         "share of the steps, the last ones, in which the encoder rests: the codebook goes to k-means of its latents, "
         "and the decoder learns alone; 0: none",
     )
-    seed: int = _setting("training", 0, "of weights, data order and crops", least=0)
+    seed: int = _training(0, "of weights, data order and crops", least=0)
 
-    accelerator: str = _setting("machine", "auto", "Lightning's: auto, cpu, gpu, mps, …", keeps_course=True)
-    devices: int | str = _setting(
-        "machine", "auto", "Lightning's: a number, a list such as 0,1, or auto (one process on CPUs)", keeps_course=True
+    accelerator: str = _machine("auto", "Lightning's: auto, cpu, gpu, mps, …", keeps_course=True)
+    devices: int | str = _machine(
+        "auto", "Lightning's: a number, a list such as 0,1, or auto (one process on CPUs)", keeps_course=True
     )
-    num_nodes: int = _setting("machine", 1, "Lightning's: machines", least=1, keeps_course=True)
-    strategy: str = _setting("machine", "auto", "Lightning's: auto, ddp or one of its forms", keeps_course=True)
-    precision: str = _setting(
-        "machine", "auto", "auto: bf16-mixed where the hardware computes it, else 32-true", choices=PRECISIONS
+    num_nodes: int = _machine(1, "Lightning's: machines", least=1, keeps_course=True)
+    strategy: str = _machine("auto", "Lightning's: auto, ddp or one of its forms", keeps_course=True)
+    precision: str = _machine(
+        "auto", "auto: bf16-mixed where the hardware computes it, else 32-true", choices=PRECISIONS
     )
-    channels_last: str = _setting("machine", "auto", "memory layout of images and kernels", choices=LAYOUTS)
+    channels_last: str = _machine("auto", "memory layout of images and kernels", choices=LAYOUTS)
 
-    val_every: int = _setting("record", 500, "steps between validations", least=1, keeps_course=True)
-    val_images: int = _setting("record", 512, "images to validate on at most; 0: all", least=0, keeps_course=True)
-    monitor: str = _setting(
-        "record", "psnr", "validation metric that chooses the best model", choices=MONITORS, keeps_course=True
-    )
-    patience: int = _setting(
-        "record", 0, "stop after so many validations without a better one; 0: never", least=0, keeps_course=True
-    )
-    checkpoint_every: int = _setting("record", 500, "steps between checkpoints", least=1, keeps_course=True)
-    log_every: int = _setting("record", 20, "steps between entries of the log", least=1, keeps_course=True)
-    probe_every: int = _setting(
-        "record", 200, "steps between readings of the drift meter; 0: never", least=0, keeps_course=True
-    )
-    tensorboard: bool = _setting("record", True, "write TensorBoard events", keeps_course=True)
-    out: str | None = _setting(
-        "record", None, "run folder; default: runs/DATE-TIME-QUANTIZER", metavar="DIR", keeps_course=True
-    )
+    val_every: int = _record(500, "steps between validations", least=1)
+    val_images: int = _record(512, "images to validate on at most; 0: all", least=0)
+    monitor: str = _record("psnr", "validation metric that chooses the best model", choices=MONITORS)
+    patience: int = _record(0, "stop after so many validations without a better one; 0: never", least=0)
+    checkpoint_every: int = _record(500, "steps between checkpoints", least=1)
+    log_every: int = _record(20, "steps between entries of the log", least=1)
+    probe_every: int = _record(200, "steps between readings of the drift meter; 0: never", least=0)
+    tensorboard: bool = _record(True, "write TensorBoard events")
+    out: str | None = _record(None, "run folder; default: runs/DATE-TIME-QUANTIZER", metavar="DIR")
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the field."""
@@ -175,11 +163,10 @@ def _check_ranges(config: TrainConfig) -> None:
     for name in ("lpips_weight", "adversarial_weight", "clip"):
         if not 0 <= getattr(config, name) < float("inf"):
             raise ValueError(f"{name} must be 0 or larger, got {getattr(config, name)!r}")
-    for name in ("learning_rate", "latent_scale"):
-        if not 0 < getattr(config, name) < float("inf"):
-            raise ValueError(f"{name} must be larger than 0, got {getattr(config, name)!r}")
-    if config.epochs is not None and not 0 < config.epochs < float("inf"):
-        raise ValueError(f"epochs must be larger than 0, got {config.epochs!r}")
+    for name in ("learning_rate", "latent_scale", "epochs"):
+        value = getattr(config, name)
+        if not (name == "epochs" and value is None) and not 0 < value < float("inf"):
+            raise ValueError(f"{name} must be larger than 0, got {value!r}")
     for name, values in (("betas", config.betas), ("weight_ema", (config.weight_ema,)), ("settle", (config.settle,))):
         if not all(0 <= value < 1 for value in values):
             raise ValueError(f"{name} must lie between 0 (allowed) and 1 (not allowed), got {getattr(config, name)!r}")
@@ -194,11 +181,8 @@ def _check_combinations(config: TrainConfig) -> None:
         raise ValueError(f"monitor must be a metric of images where there is no quantizer, got {config.monitor!r}")
     if config.monitor == "ssim" and config.size < SSIM_LEAST_SIZE:
         raise ValueError(f"monitor ssim needs images of at least {SSIM_LEAST_SIZE} px, got size {config.size}")
+    strategy = shortened(config.strategy)
     if not (config.strategy == "auto" or config.strategy.startswith("ddp")):
-        raise ValueError(
-            f"strategy must be auto or a form of ddp, which keeps a model whole; got {shortened(config.strategy)}"
-        )
+        raise ValueError(f"strategy must be auto or a form of ddp, which keeps a model whole; got {strategy}")
     if config.strategy.endswith(("_spawn", "_fork", "_notebook")):
-        raise ValueError(
-            f"strategy must be one that starts the command anew, such as ddp; got {shortened(config.strategy)}"
-        )
+        raise ValueError(f"strategy must be one that starts the command anew, such as ddp; got {strategy}")

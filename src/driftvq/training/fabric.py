@@ -1,10 +1,6 @@
 """Lightning Fabric set up for the machine, and what the processes that train together agree on."""
 
-import logging
 import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +9,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from driftvq.machine import pick_accelerator, pick_device
+from driftvq.names import reason_of
 from driftvq.quantizers.distributed import world_size
 from driftvq.training.checkpoints import PlainCheckpointIO
 from driftvq.training.config import TrainConfig
@@ -34,8 +31,9 @@ def make_fabric(config: TrainConfig) -> Fabric:
         asked = f"accelerator={config.accelerator!r}, devices={config.devices!r}, strategy={config.strategy!r}"
         here = pick_device("auto").type
         allowed = "auto, cpu" if here == "cpu" else f"auto, cpu, gpu, {here}"
-        reason = " ".join(str(error).split())
-        raise ValueError(f"Lightning cannot work with {asked}: {reason} Accelerators here: {allowed}") from error
+        raise ValueError(
+            f"Lightning cannot work with {asked}: {reason_of(error)} Accelerators here: {allowed}"
+        ) from error
 
 
 def pick_precision(config: TrainConfig) -> str:
@@ -48,8 +46,10 @@ def pick_precision(config: TrainConfig) -> str:
         return "bf16-mixed"  # what Lightning takes instead, since CPUs have no autocast in float16
     if config.precision != "auto":
         return config.precision
-    fast = (device == "cuda" and torch.cuda.is_bf16_supported(False)) or (device == "cpu" and _cpu_computes_bf16())
-    return "bf16-mixed" if fast else "32-true"
+    # A CPU's instructions for matrix products are AVX-512 BF16 and AMX.
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    on_cpu = device == "cpu" and any(bool(getattr(torch.cpu, name, bool)()) for name in names)
+    return "bf16-mixed" if on_cpu or (device == "cuda" and torch.cuda.is_bf16_supported(False)) else "32-true"
 
 
 def memory_layout(config: TrainConfig) -> torch.memory_format:
@@ -58,28 +58,6 @@ def memory_layout(config: TrainConfig) -> torch.memory_format:
     if config.channels_last == "auto":
         wanted = pick_accelerator(config.accelerator) in ("cuda", "cpu")
     return torch.channels_last if wanted else torch.contiguous_format
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Leave the screen to what concerns the user: Lightning's advice is about choices made here on purpose."""
-    names = ("lightning", "lightning.fabric", "lightning.pytorch", "lightning.pytorch.utilities.rank_zero")
-    levels = {name: logging.getLogger(name).level for name in names}
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning")
-            for name in names:
-                logging.getLogger(name).setLevel(logging.ERROR)
-            yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-
-
-def _cpu_computes_bf16() -> bool:
-    """Whether the CPU has instructions for bf16 matrix products (AVX-512 BF16 or AMX)."""
-    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(bool(getattr(torch.cpu, name, bool)()) for name in names)
 
 
 LAUNCHED = "DRIFTVQ_RUN"

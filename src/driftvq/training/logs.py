@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from driftvq.data.images import write_image
 from driftvq.drift_meter import DriftMeter, DriftReading
-from driftvq.functional import count_codes, perplexity
+from driftvq.metrics import CodeCounter
 from driftvq.quantizers import Quantizer
 from driftvq.records.runs import METRICS_FILE, SAMPLES, SKIPPED_FILE, append_record, drop_records_after
 
@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 class SkippedImages:
-    """Appends each unreadable image once to ``skipped.txt`` of a run, with the reason.
-
-    Args:
-        run: the run's folder.
-    """
+    """Appends each unreadable image once to ``skipped.txt`` of a run, with the reason."""
 
     def __init__(self, run: Path) -> None:
         self.path = run / SKIPPED_FILE
@@ -73,12 +69,8 @@ COUNTED_ELSEWHERE = ("usage", "usage_expected", "recent_usage")
 class RunLog:
     """Writes values as ``{"step": 100, "train/loss": 0.03, …}`` and, if wanted, for TensorBoard.
 
-    A resumed run forgets what was logged after its checkpoint.
-
-    Args:
-        run: the run's folder; None, in other processes than the first, writes nothing.
-        step: the last step that counts.
-        tensorboard: whether to write events.
+    A resumed run forgets what was logged after its checkpoint, at ``step``. Without a run's folder, in other processes
+    than the first, nothing is written.
     """
 
     def __init__(self, run: Path | None, step: int = 0, tensorboard: bool = True) -> None:
@@ -149,10 +141,9 @@ def training_values(
     if discriminator is not None:
         values["train/discriminator"] = float(discriminator)
     if quantizer is not None and output.indices is not None:
-        places = output.indices.reshape(-1, max(1, quantizer.indices_per_position)).unbind(1)
-        counts = [count_codes(indices_n, quantizer.codebook_size) for indices_n in places]
-        values["train/usage"] = quantizer.recent_usage()
-        values["train/perplexity"] = sum(float(perplexity(counts_k)) for counts_k in counts) / len(places)
+        codes = CodeCounter(quantizer.codebook_size)
+        codes.update(output.indices)
+        values |= {"train/usage": quantizer.recent_usage(), "train/perplexity": codes.perplexity()}
         values |= {f"quantizer/{name}": value for name, value in quantizer.readings().items()}
     return values
 

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from lightning.fabric import Fabric
+from torch import Tensor
 
 from driftvq.data import ImageBatch, to_float, to_uint8
 from driftvq.drift_meter import DriftMeter
 from driftvq.drift_meter.probing import undisturbed
 from driftvq.models import VQVAE
-from driftvq.models.afterwards import SETTLING_PASSES, Mapped, rest_, settle_, settling_batches
+from driftvq.models.afterwards import SETTLING_PASSES, Repeated, rest_, settle_, settling_batches
 from driftvq.progress import Progress
 from driftvq.training.checkpoints import random_state, save_checkpoint, seed_all, set_random_state
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import all_processes, any_process, memory_layout, pick_precision
 from driftvq.training.logs import RunLog, SkippedImages, shown_values, training_values
-from driftvq.training.objective import Objective, StepOutput, make_adversary, make_reconstruction_loss
-from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, StopSignals
+from driftvq.training.objective import Adversary, Objective, ReconstructionLoss, StepOutput
+from driftvq.training.stopping import FiniteGuard, InterruptedTrainingError, stop_signals
 from driftvq.training.validation import BestModel, ValidationSums, WeightAverage
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class TrainingLoop:
         self.step, self.images, self.model = 0, images, model
         images.rank, images.world_size = fabric.global_rank, fabric.world_size
         model.to(memory_format=memory_layout(config))  # type: ignore[call-overload]
-        self.adversary = make_adversary(config, fabric.device)
-        reconstruction = make_reconstruction_loss(config).to(fabric.device)
+        settings = (config.adversarial_weight, config.adversarial_start, config.learning_rate, config.betas)
+        self.adversary = Adversary(*settings, fabric.device) if config.adversarial_weight else None
+        reconstruction = ReconstructionLoss(config).to(fabric.device)
         self.objective = Objective(model, config, reconstruction, self.adversary)
         self.network = fabric.setup_module(self.objective)
         self.resting = False
@@ -98,7 +100,7 @@ class TrainingLoop:
         self.log = RunLog(self.run if first else None, self.step, self.config.tensorboard)
         progress = Progress("step", self.steps, "steps", visible=first)
         batches = self.images.train_batches(self.step * self.config.accumulate)
-        with closing(self.log), progress, batches, StopSignals() as signals:
+        with closing(self.log), progress, batches, stop_signals() as stop_requested:
             stream = iter(batches)
             progress.show(self.step)
             if self.step == 0:
@@ -110,8 +112,8 @@ class TrainingLoop:
                 if self.step % self.config.val_every == 0 or self.step == self.steps:
                     self.validate()
                 progress.show(self.step, shown_values(self.log.latest, progress.wide), last=self.finished)
-                self.keep(any_process(signals.requested, self.fabric.device))
-            self.stop_if(any_process(signals.requested, self.fabric.device))  # asked for during the last checkpoint
+                self.keep(any_process(stop_requested(), self.fabric.device))
+            self.stop_if(any_process(stop_requested(), self.fabric.device))  # asked for during the last checkpoint
 
     def train_step(self, batches: Iterator[ImageBatch]) -> None:
         """One step of the optimizer, on ``accumulate`` batches."""
@@ -149,10 +151,14 @@ class TrainingLoop:
     def settle(self) -> None:
         """Before the last steps: the encoder stands still from now on, and the codebook goes to k-means."""
         together, left = self.config.batch_size * self.fabric.world_size, self.steps - self.step + 1
-        batches = self.images.resting_batches(settling_batches(self.model, self.config.size, together, left))
-        inputs = Mapped(lambda batch: self.validation.inputs(self.fabric.to_device(batch.images)), batches)
+        count = settling_batches(self.model, self.config.size, together, left)
+
+        def inputs() -> Iterator[Tensor]:
+            for batch in self.images.resting_batches(count):
+                yield self.validation.inputs(self.fabric.to_device(batch.images))
+
         with self.fabric.autocast():
-            self.say(settle_(self.model, inputs, SETTLING_PASSES))
+            self.say(settle_(self.model, Repeated(inputs), SETTLING_PASSES))
         if self.average is not None:  # what does not move any more needs no average
             self.average.module.encoder.load_state_dict(self.model.encoder.state_dict())
             if self.model.quantizer is not None:
@@ -212,12 +218,8 @@ class TrainingLoop:
 
     def parts(self) -> dict[str, Any]:
         """What has a state beside the model and its optimizer."""
-        parts: dict[str, Any] = {
-            "scaler": self.fabric.strategy.precision,
-            "adversary": self.adversary,
-            "average": self.average,
-        }
-        parts |= {"meter": self.meter, "best": self.best}
+        parts: dict[str, Any] = {"scaler": self.fabric.strategy.precision, "adversary": self.adversary}
+        parts |= {"average": self.average, "meter": self.meter, "best": self.best}
         return {name: part for name, part in parts.items() if part is not None}
 
     def load(self, checkpoint: Path) -> None:

@@ -13,18 +13,16 @@ from driftvq.quantizers.distributed import from_first_process, sum_over_processe
 from driftvq.training.config import TrainConfig
 from driftvq.training.fabric import memory_layout
 
+Device = torch.device | str
+
 
 class ReconstructionLoss(nn.Module):
-    """``mse(x̂, x) [+ λ · LPIPS(x̂, x)]`` of images in [-1, 1].
+    """``mse(x̂, x) [+ λ · LPIPS(x̂, x)]`` of images in [-1, 1]; λ = 0 needs none of LPIPS's weights."""
 
-    Args:
-        lpips_weight: λ; 0 leaves LPIPS out, and needs none of its weights.
-    """
-
-    def __init__(self, lpips_weight: float = 0.0) -> None:
+    def __init__(self, config: TrainConfig) -> None:
         super().__init__()
-        self.lpips_weight = lpips_weight
-        self.lpips = LPIPS("vgg") if lpips_weight > 0 else None
+        self.lpips_weight = config.lpips_weight if config.loss == "mse+lpips" else 0.0
+        self.lpips = LPIPS("vgg") if self.lpips_weight > 0 else None
 
     def forward(self, reconstructions: Tensor, images: Tensor) -> Tensor:
         """A scalar."""
@@ -34,14 +32,6 @@ class ReconstructionLoss(nn.Module):
         # The decoder of some networks may leave [-1, 1] by a little, where LPIPS is not defined.
         distances: Tensor = self.lpips(reconstructions.clamp(-1, 1), images)
         return loss + self.lpips_weight * distances.mean()
-
-
-def make_reconstruction_loss(config: TrainConfig) -> ReconstructionLoss:
-    """The loss that a config asks for."""
-    return ReconstructionLoss(config.lpips_weight if config.loss == "mse+lpips" else 0.0)
-
-
-LARGEST_WEIGHT = 1e4
 
 
 class PatchDiscriminator(nn.Sequential):
@@ -77,7 +67,7 @@ def adaptive_weight(reconstruction: Tensor, adversarial: Tensor, last_layer: Ten
     """``|∂ reconstruction| / (|∂ adversarial| + 1e-4)`` at the decoder's last layer: both terms pull equally hard."""
     (pull,) = torch.autograd.grad(reconstruction, last_layer, retain_graph=True)
     (push,) = torch.autograd.grad(adversarial, last_layer, retain_graph=True)
-    weight: Tensor = (pull.norm() / (push.norm() + 1e-4)).clamp(0, LARGEST_WEIGHT)
+    weight: Tensor = (pull.norm() / (push.norm() + 1e-4)).clamp(0, 1e4)
     return weight.detach()
 
 
@@ -85,24 +75,19 @@ class Adversary:
     """The discriminator with its own optimizer.
 
     It is not part of the trained module: no strategy shards or wraps it, and it averages its gradients over the
-    processes by itself.
-
-    Args:
-        weight: of the adversarial term, on top of the adaptive one.
-        start: first step, counted from 1, at which the discriminator learns and is listened to.
-        learning_rate, betas: of its Adam.
+    processes by itself. ``weight`` is that of the adversarial term, on top of the adaptive one; from step ``start``
+    on, counted from 1, the discriminator learns and is listened to.
     """
 
-    def __init__(self, weight: float, start: int, learning_rate: float, betas: tuple[float, float]) -> None:
+    def __init__(
+        self, weight: float, start: int, learning_rate: float, betas: tuple[float, float], device: Device = "cpu"
+    ) -> None:
         self.weight, self.start = weight, start
-        self.discriminator = PatchDiscriminator()
+        self.discriminator = PatchDiscriminator().to(device)
+        with torch.no_grad():
+            for parameter in self.discriminator.parameters():
+                parameter.copy_(from_first_process(parameter))
         self.optimizer = torch.optim.Adam(self.discriminator.parameters(), lr=learning_rate, betas=betas)
-
-    @torch.no_grad()
-    def to_(self, device: torch.device) -> None:
-        """Begin on a device, and agree with the other processes."""
-        for parameter in self.discriminator.to(device).parameters():
-            parameter.copy_(from_first_process(parameter))
 
     def active(self, step: int) -> bool:
         """Whether the term counts at this step."""
@@ -124,7 +109,10 @@ class Adversary:
                 loss = hinge_loss(real, self.discriminator(rebuilt.float())) * (len(some) / len(images))
             loss.backward()
             losses.append(loss.detach())
-        self._average_gradients_()
+        if world_size() > 1:
+            gradients = [parameter.grad for parameter in self.discriminator.parameters() if parameter.grad is not None]
+            for gradient, total in zip(gradients, sum_over_processes(*gradients), strict=True):
+                gradient.copy_(total / world_size())
         self.optimizer.step()
         return torch.stack(losses).sum()
 
@@ -136,23 +124,6 @@ class Adversary:
         """Continue from :meth:`state_dict`."""
         self.discriminator.load_state_dict(state["discriminator"])
         self.optimizer.load_state_dict(state["optimizer"])
-
-    def _average_gradients_(self) -> None:
-        if world_size() == 1:
-            return
-        gradients = [parameter.grad for parameter in self.discriminator.parameters() if parameter.grad is not None]
-        for gradient, total in zip(gradients, sum_over_processes(*gradients), strict=True):
-            gradient.copy_(total / world_size())
-
-
-def make_adversary(config: TrainConfig, device: torch.device) -> Adversary | None:
-    """The adversary that a config asks for."""
-    if config.adversarial_weight == 0:
-        return None
-    weight, start = config.adversarial_weight, config.adversarial_start
-    adversary = Adversary(weight, start, config.learning_rate, config.betas)
-    adversary.to_(device)
-    return adversary
 
 
 class StepOutput(NamedTuple):

@@ -3,10 +3,9 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from lightning.fabric import Fabric
 from driftvq.data import Batches, ImageBatch, ImageSource, eval_batches, open_source, train_batches
 from driftvq.data.sources import absolute, same_data
 from driftvq.files import LOCK_FILE, dated_folder, locked, read_object, read_records, write_text
-from driftvq.machine import environment, pick_accelerator
+from driftvq.machine import environment, pick_accelerator, quiet
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.models.vqvae import count_parameters
 from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE
 from driftvq.training.checkpoints import find_checkpoint, list_checkpoints, seed_all
 from driftvq.training.config import TrainConfig, course_changes, resolve_steps
-from driftvq.training.fabric import LAUNCHED, is_first_process, make_fabric, memory_layout, pick_precision, quiet
+from driftvq.training.fabric import LAUNCHED, is_first_process, make_fabric, memory_layout, pick_precision
 from driftvq.training.loop import Probe, Say, TrainingLoop
 from driftvq.training.settings import make_config, read_settings, write_settings
 from driftvq.training.stopping import launched
@@ -104,18 +103,6 @@ RESTING_SEED = 2**32
 """Added to the seed for the batches on which a codebook settles, so that they have an order of their own."""
 
 
-@dataclass(frozen=True)
-class RepeatedBatches:
-    """The first batches of a stream that is opened anew whenever they are gone through."""
-
-    open: Callable[[], Batches]
-    count: int
-
-    def __iter__(self) -> Iterator[ImageBatch]:
-        with self.open() as batches:
-            yield from islice(batches, self.count)
-
-
 def open_images(config: TrainConfig, split: str) -> ImageSource:
     """The images that a run trains or validates on; beside validation images of their own, nothing is held out."""
     options: dict[str, Any] = {"seed": config.seed, "size": config.size}
@@ -135,9 +122,6 @@ class RunImages:
 
     The training batches are endless and a pure function of the seed and of how many came before, so a resumed run asks
     for those after its checkpoint, whatever the old process had read ahead.
-
-    Args:
-        config: of the run.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -145,21 +129,14 @@ class RunImages:
         self.rank, self.world_size = 0, 1
         self.train_source, self.val_source = open_images(config, "train"), open_images(config, "val")
 
-    def resting_batches(self, count: int) -> "RepeatedBatches":
-        """So many batches of training images, the same whenever they are gone through."""
-        return RepeatedBatches(partial(self.train_batches, 0, self.config.seed + RESTING_SEED, 0), count)
+    def resting_batches(self, count: int) -> Iterator[ImageBatch]:
+        """So many batches of training images, the same ones each time."""
+        with self.train_batches(0, self.config.seed + RESTING_SEED, 0) as batches:
+            yield from islice(batches, count)
 
     def val_batches(self) -> Batches:
         """The same images each time; a process may have fewer batches than another, or none."""
-        return eval_batches(
-            self.val_source,
-            size=self.config.size,
-            batch_size=self.config.batch_size,
-            limit=self.config.val_images or None,
-            strict=self.config.strict,
-            rank=self.rank,
-            world_size=self.world_size,
-        )
+        return eval_batches(self.val_source, limit=self.config.val_images or None, **self._common())
 
     def first_val_images(self, count: int) -> ImageBatch:
         """A few validation images, the same in each process and each run."""
@@ -168,41 +145,31 @@ class RunImages:
 
     def train_batches(self, start: int, seed: int | None = None, workers: int | None = None) -> Batches:
         """From batch ``start`` on, counted from 0; seed and workers are the config's."""
-        config = self.config
-        return train_batches(
-            self.train_source,
-            size=config.size,
-            batch_size=config.batch_size,
-            seed=config.seed if seed is None else seed,
-            start_step=start,
-            workers=config.workers if workers is None else workers,
-            crop=config.crop,
-            flip=config.flip,
-            strict=config.strict,
-            rank=self.rank,
-            world_size=self.world_size,
-        )
+        config, seed = self.config, self.config.seed if seed is None else seed
+        options = self._common() | {"crop": config.crop, "flip": config.flip}
+        options["workers"] = config.workers if workers is None else workers
+        return train_batches(self.train_source, seed=seed, start_step=start, **options)
+
+    def _common(self) -> dict[str, Any]:
+        shared = {name: getattr(self.config, name) for name in ("size", "batch_size", "strict")}
+        return shared | {"rank": self.rank, "world_size": self.world_size}
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended.
-
-    Attributes:
-        run: its folder.
-        model: as it is after the last step, averaged if ``weight_ema`` asks for it, in evaluation mode.
-        step: optimizer steps taken.
-        latest: values of the last validation, and its ``step``.
-        best: those of the best one, whose model is in ``run/model``.
-        skipped: images that could not be read.
-    """
+    """How a run ended."""
 
     run: Path
+    """Its folder."""
     model: VQVAE
+    """As it is after the last step, averaged if ``weight_ema`` asks for it, in evaluation mode."""
     step: int
     latest: dict[str, float]
+    """Values of the last validation, and its ``step``."""
     best: dict[str, float]
+    """Those of the best one, whose model is in ``run/model``."""
     skipped: int
+    """Images that could not be read."""
 
 
 def train(
@@ -220,7 +187,8 @@ def train(
         InterruptedTrainingError: after Ctrl-C or SIGTERM; a checkpoint is saved.
         NonFiniteError: the loss is not a number any more.
     """
-    with quiet(), ExitStack() as held:
+    loggers = ("lightning", "lightning.fabric", "lightning.pytorch", "lightning.pytorch.utilities.rank_zero")
+    with quiet(*loggers, module="lightning"), ExitStack() as held:  # its advice is about choices made on purpose
         run = Path(config.out or "") if resume else new_run(config)
         if resume:
             held.enter_context(own_folder(run))

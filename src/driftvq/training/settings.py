@@ -13,13 +13,8 @@ from driftvq.names import check_name, shortened
 from driftvq.records.runs import parse_yaml, pyyaml, read_yaml
 from driftvq.training.config import TrainConfig
 
-SECTIONS = {
-    "model": "model",
-    "data": "images",
-    "training": "training",
-    "machine": "machine",
-    "record": "what is measured and saved",
-}
+TITLES = {"data": "images", "record": "what is measured and saved"}
+"""Of the sections that are not called as in the help."""
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -40,10 +35,9 @@ def make_config(*layers: Mapping[str, Any]) -> TrainConfig:
     """The config of several layers of settings, where the later one wins."""
     merged: dict[str, Any] = {}
     for layer in layers:
-        if layer.get("steps") is not None:
-            merged.pop("epochs", None)
-        if layer.get("epochs") is not None:
-            merged.pop("steps", None)
+        for name, other in (("steps", "epochs"), ("epochs", "steps")):
+            if layer.get(name) is not None:
+                merged.pop(other, None)
         merged |= layer
     return TrainConfig(**{name: check_value(name, value) for name, value in merged.items()})
 
@@ -64,7 +58,8 @@ def check_value(name: str, value: object) -> Any:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """One flag per field; a flag that is not given leaves nothing in the namespace."""
-    groups = {section: parser.add_argument_group(title) for section, title in SECTIONS.items()}
+    sections = dict.fromkeys(f.metadata["section"] for f in fields(TrainConfig))
+    groups = {name: parser.add_argument_group(TITLES.get(name, name)) for name in sections}
     for f in fields(TrainConfig):
         flag = "--" + f.name.replace("_", "-")
         options: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS, "help": _help(f)}
@@ -76,7 +71,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         elif kind is tuple:
             options |= {"nargs": 2, "type": _parser(f.name, float), "metavar": ("B1", "B2")}
         else:
-            options |= {"type": _parser(f.name, kind), "metavar": _metavar(f, kind)}
+            choices = "{" + ",".join(f.metadata.get("choices", ())) + "}"
+            plain = f.metadata.get("metavar", {int: "N", float: "X"}.get(kind, "NAME"))
+            options |= {"type": _parser(f.name, kind), "metavar": choices if "choices" in f.metadata else plain}
         groups[f.metadata["section"]].add_argument(flag, **options)
 
 
@@ -153,12 +150,6 @@ def _parser(name: str, kind: Any) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"must be {_WORDS[kind]}, got {text!r}") from None
 
     return parse
-
-
-def _metavar(f: Field[Any], kind: Any) -> str:
-    if "choices" in f.metadata:
-        return "{" + ",".join(f.metadata["choices"]) + "}"
-    return str(f.metadata.get("metavar", {int: "N", float: "X"}.get(kind, "NAME")))
 
 
 def _help(f: Field[Any]) -> str:

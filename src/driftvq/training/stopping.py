@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -39,37 +39,40 @@ class NonFiniteError(TrainingStoppedError):
     """A loss, the latents or the weights became NaN or infinite."""
 
 
-class StopSignals:
-    """Turns the first Ctrl-C or SIGTERM into a request, :attr:`requested`; further ones go where they went before."""
+@contextmanager
+def _signals_to(handle: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
+    """Inside, signals go to a function, and afterwards where they went before, as yielded; the main thread gets all."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before |= {number: signal.signal(number, handle) for number in SIGNALS}
+    handled = tuple(before)
+    try:
+        yield before
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "StopSignals":
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
-        return self
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Inside, Ctrl-C or SIGTERM is a request, which the function tells of; further ones go where they went before."""
+    requests: list[int] = []
 
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def note(number: int, frame: FrameType | None) -> None:
+        requests.append(number)
+        if len(requests) > 1:
+            if not callable(before[number]):
+                raise KeyboardInterrupt
+            before[number](number, frame)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if not self.requested:
-            self.requested = True
-        elif callable(self._before[number]):
-            self._before[number](number, frame)
-        else:
-            raise KeyboardInterrupt
+    with _signals_to(note) as before:
+        yield lambda: bool(requests)
 
 
 class FiniteGuard:
     """Stops all processes together when a number is not finite, and lists the images that they were working on.
 
-    Args:
-        run: the run's folder, where the list goes.
-        model: whose latents are watched in training, before they can reach the codebook.
+    In training the latents of the model are watched, before they can reach the codebook.
     """
 
     def __init__(self, run: Path, model: VQVAE) -> None:
@@ -138,7 +141,8 @@ def launched(fabric: Fabric, run: Path) -> Iterator[None]:
     started.clear()  # or Fabric's own observer would kill this process without a word when another one ends
     if not known:
         del os.environ[LAUNCHED]
-    watch = _Watch(fabric.world_size, run, parent=os.getppid() if known and not is_first_process() else None)
+    parent, over = os.getppid() if known and not is_first_process() else None, threading.Event()
+    watch = threading.Thread(target=_watch, args=(fabric.world_size, run, parent, over), daemon=True)
     watch.start()
     try:
         yield
@@ -150,61 +154,46 @@ def launched(fabric: Fabric, run: Path) -> Iterator[None]:
             child.kill()
         raise
     finally:
-        watch.over.set()
+        over.set()
         _children.clear()
 
 
-class _Watch(threading.Thread):
-    """Notices when a process that this one started, or that started this one, is gone."""
+def _watch(processes: int, run: Path, parent: int | None, over: threading.Event) -> None:
+    """Notice when a process that this one started, or that started this one, is gone."""
+    while (_children or parent is not None) and not over.wait(POLL_SECONDS):
+        gone = _gone(parent)
+        if gone is None or over.wait(GRACE_SECONDS):
+            continue
+        if gone[1] == INTERRUPTED:
+            end_at_once("driftvq train: interrupted", INTERRUPTED)
+        line = f"process {gone[0]} of {processes} {_ending(gone[1])}; the others were stopped"
+        silent = os.environ.get("LOCAL_RANK", "0") not in ("0", "1")
+        end_at_once(f"driftvq train: error: {line}; to continue: driftvq train --resume {run}", FAILED, silent)
 
-    def __init__(self, processes: int, run: Path, parent: int | None) -> None:
-        super().__init__(name="process-watch", daemon=True)
-        self.processes, self.run_folder, self.parent = processes, run, parent
-        self.over = threading.Event()
 
-    def run(self) -> None:
-        while (_children or self.parent is not None) and not self.over.wait(POLL_SECONDS):
-            gone = self._gone()
-            if gone is None or self.over.wait(GRACE_SECONDS):
-                continue
-            if gone[1] == INTERRUPTED:
-                end_at_once("driftvq train: interrupted", INTERRUPTED)
-            line = f"process {gone[0]} of {self.processes} {_ending(gone[1])}; the others were stopped"
-            end_at_once(
-                f"driftvq train: error: {line}; to continue: driftvq train --resume {self.run_folder}",
-                FAILED,
-                silent=os.environ.get("LOCAL_RANK", "0") not in ("0", "1"),
-            )
-
-    def _gone(self) -> tuple[int, int | None] | None:
-        """The number of a process that is gone, from 0, and its exit code if that is known."""
-        if self.parent is not None:
-            return None if os.getppid() == self.parent else (0, None)
-        codes = {number: child.poll() for number, child in enumerate(_children, start=1)}
-        lost = {number: code for number, code in codes.items() if code}
-        # Of several, the one that a signal ended came first: the others only lost their connection to it.
-        return min(lost.items(), key=lambda item: item[1], default=None)
+def _gone(parent: int | None) -> tuple[int, int | None] | None:
+    """The number of a process that is gone, from 0, and its exit code if that is known."""
+    if parent is not None:
+        return None if os.getppid() == parent else (0, None)
+    codes = {number: child.poll() for number, child in enumerate(_children, start=1)}
+    lost = {number: code for number, code in codes.items() if code}
+    # Of several, the one that a signal ended came first: the others only lost their connection to it.
+    return min(lost.items(), key=lambda item: item[1], default=None)
 
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
     """Inside, a signal that no training waits for ends the process with one line and exit code 130."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def end(number: int, frame: object) -> None:
         end_at_once("driftvq train: interrupted", INTERRUPTED, silent=not is_first_process())
 
-    before = {number: signal.signal(number, end) for number in SIGNALS}
-    try:
-        yield
-    except InterruptedTrainingError:
-        before = dict.fromkeys(SIGNALS, signal.SIG_IGN)  # the process is ending; asking again cannot hasten it
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with _signals_to(end) as before:
+        try:
+            yield
+        except InterruptedTrainingError:
+            before |= dict.fromkeys(SIGNALS, signal.SIG_IGN)  # the process is ending; asking again cannot hasten it
+            raise
 
 
 def end_at_once(line: str, code: int, silent: bool = False) -> NoReturn:

@@ -11,9 +11,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS
 from driftvq.data.images import to_uint8
-from driftvq.functional import perplexity, usage
 from driftvq.functional.blocks import widest_float
-from driftvq.metrics.gauges import CodeCounter
+from driftvq.metrics.evaluation import CodeCounter
 from driftvq.metrics.similarity import WINDOW, psnr, ssim
 from driftvq.models import VQVAE, save_pretrained
 from driftvq.quantizers import Quantizer
@@ -26,10 +25,6 @@ class WeightAverage(AveragedModel):
     """``average ← γ average + (1-γ) weights`` of a model's floating-point parameters and buffers, as :attr:`module`.
 
     For the first steps γ is at most ``(1 + n) / (10 + n)``, so that the average soon forgets the random start.
-
-    Args:
-        model: whose weights.
-        decay: γ.
     """
 
     module: Any  # what the model is
@@ -52,15 +47,11 @@ class WeightAverage(AveragedModel):
 
 
 SUMMED = ("loss", "psnr", "ssim")
+MOST_PSNR = 100.0
 
 
 class ValidationSums:
-    """Sums of the metrics of images as they would be saved, and counts of the codes.
-
-    Args:
-        quantizer: whose codes are counted; None if there are none.
-        device: where sums are exchanged between processes.
-    """
+    """Sums of the metrics of images as they would be saved, exchanged on ``device``, and counts of the codes."""
 
     def __init__(self, quantizer: Quantizer | None, device: torch.device) -> None:
         self.device = device
@@ -92,37 +83,19 @@ class ValidationSums:
             if counts is None:
                 counts = torch.zeros(self.places, self.codes.codebook_size, dtype=torch.int64)
             (counts,) = sum_over_processes(counts.to(self.device))
-            counts = counts.cpu()
-            values["usage"] = _mean([float(usage(counts_k)) for counts_k in counts])
-            values["perplexity"] = _mean([float(perplexity(counts_k)) for counts_k in counts])
+            self.codes.counts_qk = counts.cpu()
+            values |= {"usage": self.codes.usage(), "perplexity": self.codes.perplexity()}
         return {f"val/{name}": value for name, value in values.items() if not math.isnan(value)}
 
 
-MOST_PSNR = 100.0
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 class BestModel:
-    """Which validation was the best by ``config.monitor``; its model lies in the folder ``model`` of the run.
-
-    Args:
-        run: the run's folder.
-        config: of the run.
-
-    Attributes:
-        best: validation values of the best model, and its step.
-        latest: those of the latest validation.
-        waited: validations since the best one.
-    """
+    """Which validation was the best by ``config.monitor``; its model lies in the folder ``model`` of the run."""
 
     def __init__(self, run: Path, config: TrainConfig) -> None:
         self.folder, self.config = run / "model", config
-        self.best: dict[str, float] = {}
+        self.best: dict[str, float] = {}  # validation values of the best model, and its step
         self.latest: dict[str, float] = {}
-        self.waited = 0
+        self.waited = 0  # validations since the best one
 
     def judge(self, step: int, values: dict[str, float]) -> bool:
         """Note a validation; whether it is the best so far."""
@@ -141,9 +114,9 @@ class BestModel:
 
     def save(self, model: VQVAE) -> None:
         """Write the model that was just found to be the best."""
-        data = name_data(self.config.data)
         values = {name.removeprefix("val/"): value for name, value in self.best.items() if name != "step"}
-        training = {"step": int(self.best["step"]), "data": data, "image size": self.config.size}
+        data, size = name_data(self.config.data), self.config.size
+        training = {"step": int(self.best["step"]), "data": data, "image size": size}
         try:
             save_pretrained(model, self.folder, card={"training": training, "validation": values})
         except Exception as error:  # safetensors has an error of its own for a full disk
@@ -174,6 +147,4 @@ def beats(value: float | None, best: float | None, name: str) -> bool:
     """Whether a value of a metric beats the best one so far; one that is not finite never does."""
     if value is None or not math.isfinite(value):
         return False
-    if best is None:
-        return True
-    return is_better(name, value, best)
+    return best is None or is_better(name, value, best)

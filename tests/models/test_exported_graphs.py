@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from driftvq import QUANTIZERS
-from driftvq.models.tracing import Runner, check_exported, evaluation_copy
+from driftvq.models.export import Runner, check_exported, evaluation_copy
 from tests.models.cases import make_images, make_model
 
 
