@@ -87,7 +87,7 @@ class Shifting(Cloud):
         self.drift = self.drift + speed * (self.signs[idxs] * error).mean(axis=0)
 
     def _moved(self, idxs: Any, drift: Array) -> Array:
-        return self.initial[idxs] + self.signs[idxs] * drift
+        return np.asarray(self.initial[idxs] + self.signs[idxs] * drift)
 
 
 class Scaling(Cloud):
