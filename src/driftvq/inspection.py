@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftvq.data.images import to_float
+from driftvq.data import ImageSource, eval_batches, to_float
 from driftvq.data.loader import ImageBatch
 from driftvq.drift_meter import LEFT_BEHIND, MOVING, DriftReading
 from driftvq.drift_meter.probing import parts_of, pending_starts
@@ -44,32 +44,33 @@ MAX_ROWS = 8192
 
 
 def inspect_model(
-    model: VQVAE | None, run: Path | None, batches: Iterable[ImageBatch] | None = None, size: int | None = None
+    model: VQVAE | None,
+    run: Path | None,
+    images: ImageSource | None = None,
+    size: int | None = None,
+    limit: int | None = None,
 ) -> dict[str, Any]:
     """Everything that is known about a model, as plain values.
 
     Args:
         model: or None, for a run that has not saved one yet.
         run: the run's folder, if there is one.
-        batches: images to measure the use of the codes on.
-        size: side of the images that the bits are given for; by default that of the run, or 64.
+        images: to measure the use of the codes on, at most ``limit`` of them.
+        size: side of the images, which the bits are given for; by default that of the run, or 64.
     """
-    training_config = read_run_config(run)
+    has_config = run is not None and (run / CONFIG_FILE).is_file()
+    training_config = read_settings(run / CONFIG_FILE) if run is not None and has_config else None
     size = size or int((training_config or {}).get("size") or DEFAULT_SIZE)
     report: dict[str, Any] = {"model": None, "codebook": None, "use": None}
     if model is not None:
         report |= {"model": _describe_model(model, size), "codebook": describe_codebook(model)}
-        if batches is not None and model.quantizer is not None:
-            report["use"] = _measure_use(model, model.quantizer.codebook_size, batches)
+        if images is not None and model.quantizer is not None:
+            with eval_batches(images, size=size, batch_size=16, limit=limit) as batches:
+                report["use"] = _measure_use(model, model.quantizer.codebook_size, batches)
     records = [] if run is None else read_records(run / METRICS_FILE)
     report |= {"training_config": training_config, "training": summarise(records), "drift": drift_series(records)}
     plain: dict[str, Any] = encode(report | {"verdict": give_verdict(report)})
     return plain
-
-
-def read_run_config(run: Path | None) -> dict[str, Any] | None:
-    """The settings that a run was started with, if they are there."""
-    return None if run is None or not (run / CONFIG_FILE).is_file() else read_settings(run / CONFIG_FILE)
 
 
 def _describe_model(model: VQVAE, size: int) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from driftvq.cli.arguments import find_run, say, whole
-from driftvq.cli.encode import add_running
+from driftvq.cli.arguments import RUNNING, arg, find_run, say
 from driftvq.names import STARTER
 from driftvq.records.runs import WEIGHTS_FILE
 
@@ -25,26 +24,18 @@ EXAMPLES = """examples:
 
 Nothing is overwritten.
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq reconstruct``."""
-    parser.epilog = EXAMPLES
-    parser.add_argument(
+ARGUMENTS = (
+    arg(
         "model",
         nargs="?",
         metavar="MODEL",
         help=f"a run, a saved model's folder or a hub id (default: {STARTER}, which comes with driftvq)",
-    )
-    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="image files")
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="OUT", help="folder, or a .png file for one image (default: current folder)"
-    )
-    parser.add_argument(
-        "--size", type=whole(1), metavar="N", help="side of the centre square (default: each image as it is)"
-    )
-    parser.add_argument("--alone", action="store_true", help="without the original at the left")
-    add_running(parser)
+    ),
+    arg("images", type=Path, nargs="+", metavar="IMAGE", help="image files"),
+    arg("-o", "--out", type=Path, metavar="OUT", help="folder, or a .png file for one image (default: current folder)"),
+    arg("--alone", action="store_true", help="without the original at the left"),
+    *RUNNING,
+)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -121,9 +112,7 @@ def check_images(images: Sequence[Path]) -> None:
 def output_paths(images: Sequence[Path], out: Path | None) -> list[Path]:
     """Where reconstructions go; an error if a file is there already or two images would share one.
 
-    Args:
-        images: the originals; ``photo.jpg`` becomes ``photo-reconstructed.png``.
-        out: a folder, or for a single image a ``.png`` file; None is the current folder.
+    ``photo.jpg`` becomes ``photo-reconstructed.png`` in the folder ``out``, which for one image may be a .png file.
     """
     if out is not None and out.suffix.lower() == ".png" and not out.is_dir():
         if len(images) > 1:

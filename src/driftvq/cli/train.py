@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from driftvq.cli.arguments import say
-from driftvq.names import install_command
+from driftvq.cli.arguments import arg, say
 from driftvq.training.settings import add_flags, given_flags, make_config, read_settings
 
 if TYPE_CHECKING:
@@ -22,20 +21,17 @@ EXAMPLES = """examples:
 
 A config file holds the same settings: `codebook_size: 1024`. Every run saves its own as config.yaml.
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq train``."""
-    parser.epilog = EXAMPLES
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings; flags win over it")
-    parser.add_argument(
+ARGUMENTS = (
+    arg("--config", type=Path, metavar="FILE", help="YAML file of settings; flags win over it"),
+    arg(
         "--resume",
         nargs="?",
         const="",
         metavar="RUN",
         help="continue this run, or the one of --out, from its newest checkpoint",
-    )
-    add_flags(parser)
+    ),
+    add_flags,
+)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -48,17 +44,15 @@ def run(args: argparse.Namespace) -> None:
         config = resumed_config(_run_to_resume(args.resume, flags, file), flags, file)
     else:
         config = make_config(file, flags)
-    try:
-        from driftvq.training.run import train
-        from driftvq.training.stopping import (
-            FAILED,
-            INTERRUPTED,
-            InterruptedTrainingError,
-            NonFiniteError,
-            ending_at_once,
-        )
-    except ImportError as error:
-        raise ValueError(f"training needs more packages ({error}): {install_command('tokenizer')}") from error
+    from driftvq.training.run import train
+    from driftvq.training.stopping import (
+        FAILED,
+        INTERRUPTED,
+        InterruptedTrainingError,
+        NonFiniteError,
+        ending_at_once,
+    )
+
     try:
         with ending_at_once():
             _report(train(config, resume=resume, say=say))

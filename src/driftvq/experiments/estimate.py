@@ -16,6 +16,7 @@ from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.machine import pick_accelerator
 from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, ModelConfig
+from driftvq.progress import clock_time
 from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
 from driftvq.training.fabric import memory_layout, pick_precision
 from driftvq.training.objective import make_reconstruction_loss
@@ -30,6 +31,25 @@ PATIENCE = 15.0
 
 Key = tuple[str, int, str, int, int]
 """Network, size of the images, method, number of codes, and images of a batch."""
+
+
+def outlook(plan: Plan, jobs: int, threads: int) -> str:
+    """The cells with the time that they will take."""
+    if not plan.cells:
+        return "every cell is finished\n"
+    times = estimate_cells(plan, measure_speed(plan, threads))
+    width = max(len(name) for name in times)
+    lines = [f"{plan.recipe.title} · scale {plan.scale.name} · {plan.data}: {plan.train:,} images to train on"]
+    lines += [f"{'cell':<{width}}  {'steps':>7}  {'train':>8}  {'evaluate':>8}"]
+    for cell in plan.cells:
+        train, evaluation = map(clock_time, times[cell.name])
+        steps = "–" if cell.after is not None else f"{cell.config.steps:,}"
+        lines.append(f"{cell.name:<{width}}  {steps:>7}  {train:>8}  {evaluation:>8}")
+    lines.append(
+        f"{len(plan.cells)} cells, {jobs} at a time with {threads} threads each, {plan.evaluation} images to "
+        f"evaluate on: about {clock_time(wall_seconds(times, jobs))} at the speed just measured"
+    )
+    return "\n".join(lines) + "\n"
 
 
 class Speed(NamedTuple):
