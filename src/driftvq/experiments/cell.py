@@ -3,12 +3,14 @@
 import os
 import shutil
 import signal
+import statistics
 import sys
 import threading
 import time
 import traceback
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +20,20 @@ from torch import Tensor
 from driftvq.data import eval_batches, to_float
 from driftvq.experiments.measuring import (
     BATCH,
-    StepClock,
     UsageProbe,
     describe_codes,
     measure,
-    parameters_of,
     peak_memory_mb,
     readings,
     rebuild,
+    step_times,
 )
 from driftvq.files import read_records
 from driftvq.machine import pick_accelerator
 from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, quantize_afterwards
 from driftvq.models.running import model_pairs
+from driftvq.models.vqvae import count_parameters
 from driftvq.records.codec import write_record
 from driftvq.records.comparisons import CODES_FILE, TRAINING, Cell, Status, read_cell, update_cell
 from driftvq.records.runs import (
@@ -96,9 +98,9 @@ def train_model(cell: Cell) -> Cell:
         _log_validation(cell, config, model, cost["steps"])
     model.save_pretrained(cell.folder / MODEL)
     values = {**_on_the_way(cell, config), **_readings(model, config)}
-    cell = update_cell(
-        cell.folder, **cost, values=values, peak_memory_mb=peak_memory_mb(), parameters=parameters_of(model)
-    )
+    counts = count_parameters(model)  # of the quantizer, codes that no optimizer trains included
+    parts = {"network": counts["encoder"] + counts["decoder"], "quantizer": counts["quantizer"] + counts["codes"]}
+    cell = update_cell(cell.folder, **cost, values=values, peak_memory_mb=peak_memory_mb(), parameters=parts)
     shutil.rmtree(cell.folder / TRAINING, ignore_errors=True)
     return cell
 
@@ -114,7 +116,7 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
     say = partial(print, file=sys.stderr, flush=True)
     started = time.perf_counter()
     try:
-        with StepClock() as clock:
+        with step_times() as times:
             result = train(replace(config, out=str(run)), resume=resume, say=say, probe=probe)
     finally:
         seconds = before + time.perf_counter() - started
@@ -122,8 +124,9 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
             if (run / name).is_file():
                 shutil.copyfile(run / name, cell.folder / name)
         update_cell(cell.folder, seconds={UNFINISHED: seconds})
-    cost = {"seconds": {"train": seconds}, "steps": result.step, "ms_per_step": clock.ms_per_step()}
-    return result.model, cost
+    # The median leaves out validations and checkpoints, which few of the intervals contain.
+    ms = 1000 * statistics.median(b - a for a, b in pairwise(times)) if len(times) > 1 else None
+    return result.model, {"seconds": {"train": seconds}, "steps": result.step, "ms_per_step": ms}
 
 
 def _trained_elsewhere(folder: Path) -> tuple[VQVAE, dict[str, Any]]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
 
 import torch
 
@@ -39,14 +38,7 @@ Start = Callable[[Path, int], Process]
 class Engine:
     """The cells of a comparison on their way from waiting to done or failed.
 
-    A failed cell does not stop the others. Cells that another one depends on come first.
-
-    Args:
-        folder: of the comparison.
-        plan: its cells.
-        jobs: cells at a time.
-        start: starts one.
-        watcher: told about it.
+    A failed cell does not stop the others. Cells that another one depends on come first. ``jobs`` run at a time.
     """
 
     def __init__(self, folder: Path, plan: Plan, jobs: int, start: Start, watcher: LiveCells) -> None:
@@ -131,13 +123,9 @@ class Engine:
 
 
 def start_cell(folder: Path, place: int, threads: int, gpus: int, lock: int) -> Process:
-    """Start ``python -m driftvq.experiments.cell`` with its share of the machine.
+    """Start ``python -m driftvq.experiments.cell`` with its share of the machine; GPUs are shared out by its place.
 
-    Args:
-        folder: of the cell.
-        place: from 0 to jobs - 1; GPUs are shared out by it.
-        threads, gpus: of each cell, and of the machine.
-        lock: descriptor that every cell holds open as long as it lives.
+    ``lock`` is a descriptor that every cell holds open as long as it lives.
     """
     share = str(threads)
     environment = {**os.environ, ENGINE: str(os.getpid()), THREADS: share}
@@ -180,22 +168,16 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class Share(NamedTuple):
-    """How a machine is shared out: cells at a time, threads of each, and GPUs."""
+def share_machine(jobs: int | None, cells: int) -> tuple[int, int, int]:
+    """Cells at a time, threads of each, and GPUs.
 
-    jobs: int
-    threads: int
-    gpus: int
-
-
-def share_machine(jobs: int | None, cells: int) -> Share:
-    """One cell per GPU, or per core without one, unless asked otherwise; the cores are shared equally."""
+    One cell per GPU, or per core without one, unless asked otherwise; the cores are shared equally.
+    """
     gpus, available = torch.cuda.device_count(), cores()
     if jobs is None:
-        one_device = torch.backends.mps.is_available()
-        jobs = gpus or (1 if one_device else available)
+        jobs = gpus or (1 if torch.backends.mps.is_available() else available)
     jobs = max(1, min(jobs, cells))
-    return Share(jobs, max(1, available // jobs), gpus)
+    return jobs, max(1, available // jobs), gpus
 
 
 def run_comparison(folder: Path, plan: Plan, jobs: int, threads: int, gpus: int, resume: bool = False) -> Path:

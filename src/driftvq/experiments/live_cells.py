@@ -24,16 +24,15 @@ class LiveCells:
     def __init__(self, folder: Path, plan: Plan, console: Console | None = None) -> None:
         self.folder, self.plan = folder, plan
         self.console = console or Console(file=sys.stderr)
-        self.statuses = {cell.name: "waiting" for cell in plan.cells}
+        self.finished: set[str] = set()
         self.begun: dict[str, float] = {}
         self.lines: dict[str, TaskID] = {}
         self.bar: Progress | None = None
         self.whole = TaskID(0)
 
     def __enter__(self) -> "LiveCells":
-        for cell in self.plan.cells:
-            status = read_cell(self.folder / CELLS / cell.name).status
-            self.statuses[cell.name] = "done" if status == "done" else "waiting"
+        cells = self.folder / CELLS
+        self.finished = {cell.name for cell in self.plan.cells if read_cell(cells / cell.name).status == "done"}
         if self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
             self.bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console)
@@ -48,39 +47,34 @@ class LiveCells:
 
     def started(self, cell: CellPlan) -> None:
         """A cell has begun."""
-        self.statuses[cell.name] = "running"
         self.begun[cell.name] = time.monotonic()
         if self.bar is not None:
             self.lines[cell.name] = self.bar.add_task(f"  {cell.name}", total=cell.config.steps, text="starting")
 
     def ended(self, cell: CellPlan, status: str) -> None:
         """A cell is done or has failed."""
-        self.statuses[cell.name] = status
+        self.finished.add(cell.name)
         record = read_cell(self.folder / CELLS / cell.name)
         seconds = time.monotonic() - self.begun[cell.name]
         if self.bar is not None:
             self.bar.remove_task(self.lines.pop(cell.name))
-        reason = record.error or "it could not even record why"
-        what = shown(record.values) if status == "done" else f"failed: {reason}"
-        count = sum(found in ("done", "failed") for found in self.statuses.values())
-        line = f"[{count}/{len(self.statuses)}] {cell.name}: {what} ({seconds:.0f} s)"
-        if status == "failed":
-            line += f"; log: {record.log_path}"
+        what = shown(record.values) if status == "done" else f"failed: {record.error or 'it could not even record why'}"
+        log = f"; log: {record.log_path}" if status == "failed" else ""
+        line = f"[{len(self.finished)}/{len(self.plan.cells)}] {cell.name}: {what} ({seconds:.0f} s){log}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def tick(self, running: list[CellPlan]) -> None:
         """Some time has passed."""
         if self.bar is None:
             return
-        steps = sum(c.config.steps or 0 for c in self.plan.cells if self.statuses[c.name] in ("done", "failed"))
+        steps = sum(cell.config.steps or 0 for cell in self.plan.cells if cell.name in self.finished)
         for cell in running:
             step, values = latest(self.folder / CELLS / cell.name)
             steps += step
             text = "evaluating" if step >= (cell.config.steps or 0) else f"step {step}/{cell.config.steps}"
             line = " · ".join(filter(None, [text, shown(values)]))
             self.bar.update(self.lines[cell.name], completed=step, text=line)
-        done = sum(status in ("done", "failed") for status in self.statuses.values())
-        self.bar.update(self.whole, completed=steps, text=f"{done} of {len(self.statuses)} cells")
+        self.bar.update(self.whole, completed=steps, text=f"{len(self.finished)} of {len(self.plan.cells)} cells")
 
 
 def shown(values: dict[str, Any]) -> str:

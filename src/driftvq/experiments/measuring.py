@@ -5,12 +5,11 @@ Shape suffixes: k codes, n latents, d dimensions.
 
 import math
 import resource
-import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ from driftvq.data.images import read_image, to_float, to_uint8, write_image
 from driftvq.metrics import CodeCounter, Evaluation, evaluate
 from driftvq.models import VQVAE
 from driftvq.models.running import model_pairs
-from driftvq.models.vqvae import count_parameters
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Cell, Codes
 from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
@@ -63,10 +61,8 @@ class UsageProbe:
     of one image are alike, as many of training images, from everywhere among them: codes that the first of a sorted
     folder do not need would look dead, too. If either are too few, the same mirrored follow.
 
-    Args:
-        config: of the run, whose images are taken.
-
     Attributes:
+        config: of the run, whose images are taken.
         over: what the latest reading counted, for readers.
         latents: how many that were.
         counts: how often they selected each code ``(k,)``, in all codebooks together; None without a quantizer.
@@ -105,25 +101,14 @@ class UsageProbe:
 
 
 def readings(model: VQVAE, latents_nd: Tensor) -> dict[str, float]:
-    """What the quantizer says of itself, and whether the latents use all of their dimensions.
-
-    Args:
-        model: just trained: a saved one has forgotten what matters in training alone.
-        latents_nd: of some images.
-    """
+    """What the quantizer of a model just trained says of itself, and whether the latents use all their dimensions."""
     spread_d = torch.linalg.eigvalsh(latents_nd.double().t().cov().reshape(latents_nd.shape[1], -1)).clamp(min=0).sqrt()
     found = {} if model.quantizer is None else model.quantizer.readings()
     return {**found, "thinnest": float(spread_d[0] / spread_d[-1].clamp(min=1e-300))}
 
 
 def describe_codes(model: VQVAE, counts: Tensor, images: Iterable[Tensor]) -> Codes:
-    """How often codes were selected, and where they lie; of several codebooks the first is shown.
-
-    Args:
-        model: with a quantizer.
-        counts: how often each code was selected.
-        images: batches in [-1, 1], whose latents are shown beside the codes.
-    """
+    """How often codes were selected, and where they and latents of images lie; of several codebooks the first."""
     assert model.quantizer is not None
     codebook = model.quantizer.codebook.detach().float().cpu()
     codes_kd = codebook.reshape(-1, *codebook.shape[-2:])[0]
@@ -162,26 +147,15 @@ def flattened(points_nd: Tensor) -> Tensor:
     return rounded_n2
 
 
-class StepClock:
-    """When each step of any optimizer of this process ended, inside.
-
-    The median of the times between them leaves out validations and checkpoints, which few of the intervals contain.
-    """
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def __enter__(self) -> Self:
-        self._handle = register_optimizer_step_post_hook(lambda *arguments: self.times.append(time.perf_counter()))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._handle.remove()
-
-    def ms_per_step(self) -> float | None:
-        """None without two steps."""
-        between = [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
-        return 1000 * statistics.median(between) if between else None
+@contextmanager
+def step_times() -> Iterator[list[float]]:
+    """When each step of any optimizer of this process ended, inside."""
+    times: list[float] = []
+    handle = register_optimizer_step_post_hook(lambda *arguments: times.append(time.perf_counter()))
+    try:
+        yield times
+    finally:
+        handle.remove()
 
 
 def peak_memory_mb() -> float:
@@ -190,9 +164,3 @@ def peak_memory_mb() -> float:
         return torch.cuda.max_memory_allocated() / 1e6
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
-
-
-def parameters_of(model: VQVAE) -> dict[str, int]:
-    """Numbers in the network and in the quantizer, codes that no optimizer trains included."""
-    counts = count_parameters(model)
-    return {"network": counts["encoder"] + counts["decoder"], "quantizer": counts["quantizer"] + counts["codes"]}
