@@ -73,10 +73,7 @@ class Reached(NamedTuple):
 
 
 def times_to_level(results: Results) -> dict[tuple[str, Point], Reached]:
-    """How long every method takes to the PSNR that half of those that compete at its place have in the end.
-
-    By method and place, for the mean over seeds; between two validations on a straight line.
-    """
+    """How long every method takes to the PSNR that half of those that compete at its place have in the end."""
     found = {}
     for point in results.points:
         rows = [(row, *_validated(row)) for row in results.rows if row.point == point]
@@ -124,11 +121,10 @@ def rounded(value: float, digits: int = 4) -> float:
 def _quality_charts(keys: Sequence[str]) -> list[dict[str, Any]]:
     charts = []
     for key, (name, where) in QUALITY.items():
-        if key in keys:
-            label = "Selected by validation images" if name == "selected" else metric(name).heading
-            chart: dict[str, Any] = {"key": key, "kind": "quality", "label": label, "where": where}
-            charts.append(chart | {"percent": metric(name).percent, "usage": name == "usage"})
-    return charts
+        label = "Selected by validation images" if name == "selected" else metric(name).heading
+        chart: dict[str, Any] = {"key": key, "kind": "quality", "label": label, "where": where}
+        charts.append(chart | {"percent": metric(name).percent, "usage": name == "usage"})
+    return [chart for chart in charts if chart["key"] in keys]
 
 
 def _drift_charts(keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -178,17 +174,13 @@ def gather_codes(results: Results) -> list[dict[str, Any]]:
 
     Beside them stands what the evaluated images select, and what they select of the codes of a reference.
     """
-    found = [(row, first) for row in results.rows if (first := _first(row)) is not None]
+    found = []
+    for row in results.rows:
+        read = ((cell.seed, read_codes(cell)) for cell in row.done)
+        first = next(((row, seed, codes) for seed, codes in read if codes is not None and codes.counts), None)
+        found += [] if first is None else [first]
     limit = max(100, POINTS // max(1, len(found)))
-    return [_drawn_codes(row, seed, codes, limit, results) for row, (seed, codes) in found]
-
-
-def _first(row: Row) -> tuple[int, Codes] | None:
-    for cell in row.done:
-        codes = read_codes(cell)
-        if codes is not None and codes.counts:
-            return cell.seed, codes
-    return None
+    return [_drawn_codes(row, seed, codes, limit, results) for row, seed, codes in found]
 
 
 def _drawn_codes(row: Row, seed: int, codes: Codes, limit: int, results: Results) -> dict[str, Any]:
@@ -249,13 +241,11 @@ def _map(codes: Codes, limit: int) -> dict[str, Any] | None:
         return [n for x, y in places for n in (round((x - low_x) * scale), round((y - low_y) * scale))]
 
     counts = codes.counts
-    alive = [points[i] for i in shown if counts[numbers[i]] > 0]
-    dead = [points[i] for i in shown if counts[numbers[i]] <= 0]
     return {
         "width": round(width * scale),
         "height": round(height * scale),
-        "alive": grid(alive),
-        "dead": _together(grid(dead)),
+        "alive": grid([points[i] for i in shown if counts[numbers[i]] > 0]),
+        "dead": _together(grid([points[i] for i in shown if counts[numbers[i]] <= 0])),
         "latents": grid(latents),
         "shown": len(shown),
     }

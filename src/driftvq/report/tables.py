@@ -25,16 +25,14 @@ SEED_KEYS = (
 )
 """What the JSON says of each cell."""
 
+ABOUT = ("name", "recipe", "title", "scale", "question", "command", "created", "seeds", "sweep")
+"""What readers are told of a comparison."""
+
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 
 
 def results_table(comparison: Comparison | Results, format: str = "markdown") -> str:  # noqa: A002
-    """The table of a comparison, ready to paste.
-
-    Args:
-        comparison: as loaded, or its results.
-        format: "markdown", "csv", "json" or "latex" (needs the package booktabs).
-    """
+    """The table of a comparison, ready to paste: "markdown", "csv", "json" or "latex" (needs the package booktabs)."""
     results = comparison if isinstance(comparison, Results) else aggregate(comparison)
     return FORMATS[check_name("format", format, FORMATS)](results)
 
@@ -46,12 +44,6 @@ def write_results(folder: str | os.PathLike[str]) -> tuple[Path, Path]:
     return write_text(json_file, results_table(results, "json")), write_text(csv_file, results_table(results, "csv"))
 
 
-def column_heading(results: Results, name: str) -> str:
-    """A metric with its direction, and the number of images where the value depends on it."""
-    size = column_size(results, name)
-    return f"{metric(name).heading}{f', {size}' if size else ''} {ARROWS[metric(name).better]}".rstrip()
-
-
 def column_size(results: Results, name: str) -> str:
     """The number of images behind a value that depends on it; empty for other metrics."""
     sized = ("rfid", "kid") if results.comparison.recipe == RUN else ("rfid", "kid", "selected")  # of a run: validation
@@ -60,8 +52,11 @@ def column_size(results: Results, name: str) -> str:
 
 
 def _headings(results: Results) -> list[str]:
-    sweep = [results.comparison.sweep.label] if results.comparison.sweep else []
-    return ["Method", *sweep, *(column_heading(results, name) for name in results.columns), "Training (s)", "Seeds"]
+    headings = ["Method", *([results.comparison.sweep.label] if results.comparison.sweep else [])]
+    for name in results.columns:
+        size = column_size(results, name)
+        headings.append(f"{metric(name).heading}{f', {size}' if size else ''} {ARROWS[metric(name).better]}".rstrip())
+    return [*headings, "Training (s)", "Seeds"]
 
 
 class _Style(NamedTuple):
@@ -81,8 +76,7 @@ def _text_rows(results: Results, style: _Style) -> list[list[str]]:
         if results.comparison.sweep:
             cells.append(style.escape("any" if row.point is None else str(row.point)))
         cells += [_value(results, row, name, style) for name in results.columns]
-        times = [cell.seconds["train"] for cell in row.done if "train" in cell.seconds]
-        cells.append(f"{sum(times) / len(times):.0f}" if times else "–")
+        cells.append("–" if row.train_seconds is None else f"{row.train_seconds:.0f}")
         cells.append(f"{len(row.done)}" if len(row.done) == len(row.cells) else f"{len(row.done)} of {len(row.cells)}")
         rows.append(cells)
     return rows
@@ -160,10 +154,7 @@ def _record(results: Results, row: Row) -> dict[str, Any]:
 
 def _json(results: Results) -> str:
     comparison = results.comparison
-    about: dict[str, Any] = {key: getattr(comparison, key) for key in ("name", "recipe", "title", "scale", "question")}
-    about |= {"command": comparison.command, "created": comparison.created, "seeds": comparison.seeds}
-    about["sweep"] = comparison.sweep
-    about |= {"data": comparison.data, "environment": comparison.environment, "config": comparison.config}
+    about = {key: getattr(comparison, key) for key in (*ABOUT, "data", "environment", "config")}
     metrics = {name: {"label": metric(name).label, "better": metric(name).better} for name in results.columns}
     document = {"format": FORMAT, "answer": str(answer(results)), "lead": results.lead, "comparison": about}
     document |= {"metrics": metrics, "rows": [_json_row(row) for row in results.rows]}
