@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftvq.data import eval_batches, to_float
+from driftvq.data import to_float
 from driftvq.experiments.measuring import (
     BATCH,
     UsageProbe,
+    batches_of,
     describe_codes,
     measure,
     peak_memory_mb,
@@ -48,7 +49,7 @@ from driftvq.records.runs import (
 from driftvq.training.checkpoints import list_checkpoints
 from driftvq.training.config import TrainConfig
 from driftvq.training.loop import Probe
-from driftvq.training.run import open_images, train
+from driftvq.training.run import train
 from driftvq.training.settings import make_config
 from driftvq.training.stopping import InterruptedTrainingError
 
@@ -139,16 +140,14 @@ def _trained_elsewhere(folder: Path) -> tuple[VQVAE, dict[str, Any]]:
 
 def _with_codebook(model: VQVAE, config: TrainConfig, images: int | None) -> VQVAE:
     model = model.to(pick_accelerator("auto"))
-    source = open_images(config, "train")
-    with eval_batches(source, size=config.size, batch_size=BATCH, limit=images) as batches:
+    with batches_of(config, "train", images) as batches:
         return quantize_afterwards(model, (to_float(b.images) for b in batches), config.codebook_size, config.seed)
 
 
 def _log_validation(cell: Cell, config: TrainConfig, model: VQVAE, step: int) -> None:
     """What a codebook made afterwards is worth on the images that the others are validated on: all its log says."""
     assert model.quantizer is not None
-    source, limit = open_images(config, "val"), config.val_images or None
-    with eval_batches(source, size=config.size, batch_size=config.batch_size, limit=limit) as batches:
+    with batches_of(config, "val", config.val_images or None, config.batch_size) as batches:
         pairs = model_pairs(model, batches, next(model.parameters()).device)
         found = evaluate(pairs, codebook_size=model.quantizer.codebook_size, metrics=("psnr", "usage", "perplexity"))
     (cell.folder / METRICS_FILE).unlink(missing_ok=True)  # of the network without codes
@@ -166,7 +165,7 @@ def _on_the_way(cell: Cell, config: TrainConfig) -> dict[str, float]:
 
 
 def _readings(model: VQVAE, config: TrainConfig) -> dict[str, float]:
-    with eval_batches(open_images(config, "val"), size=config.size, batch_size=BATCH, limit=8 * BATCH) as batches:
+    with batches_of(config, "val", 8 * BATCH) as batches:
         device = next(model.parameters()).device
         latents: list[Tensor] = [model.latents(to_float(batch.images).to(device)) for batch in batches]
     return readings(model, torch.cat(latents).movedim(1, -1).flatten(end_dim=-2))
@@ -184,7 +183,7 @@ def measure_model(cell: Cell, model: VQVAE) -> Cell:
     values |= probe.read(model)
     originals = rebuild(cell.folder, model)
     if probe.counts is not None:
-        write_record(cell.folder / CODES_FILE, describe_codes(model, probe.counts, [originals]))
+        write_record(cell.folder / CODES_FILE, describe_codes(model, probe.counts, originals))
     return update_cell(
         cell.folder,
         status="done",

@@ -4,16 +4,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from driftvq.data import eval_batches
 from driftvq.data.images import write_image
 from driftvq.experiments.design import Request, differences
+from driftvq.experiments.measuring import batches_of
 from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.files import LOCK_FILE, dated_folder
 from driftvq.machine import environment
 from driftvq.records import comparisons as records
 from driftvq.records.codec import decode, encode, read_record, write_record
 from driftvq.records.comparisons import CELL_FILE, CELLS, COMPARISON_FILE, ORIGINALS, Comparison
-from driftvq.training.run import open_images
 
 STRIP = 8
 """Images whose reconstructions are shown."""
@@ -21,11 +20,7 @@ PER_CELL = ("quantizer", "quantizer_options", "seed", "out")
 
 
 def find_folder(request: Request, out: Path | None, resume: bool) -> Path:
-    """The folder to work in; nothing is written.
-
-    Raises:
-        ValueError: it holds something else, or another comparison.
-    """
+    """The folder to work in; a ValueError if it holds something else, or another comparison. Nothing is written."""
     if out is None:
         return dated_folder(f"{request.recipe}-NOW")
     if out.exists() and not out.is_dir():
@@ -137,8 +132,7 @@ def write_originals(folder: Path, plan: Plan) -> None:
     count = min(STRIP, plan.evaluation)
     if len(list(folder.glob("*.png"))) == count:
         return
-    config = plan.base
-    with eval_batches(open_images(config, "val"), size=config.size, batch_size=count, limit=count) as batches:
+    with batches_of(plan.base, "val", count, count) as batches:
         images = next(iter(batches)).images
     for number, image in enumerate(images.permute(0, 2, 3, 1).numpy()):
         write_image(folder / f"{number:02d}.png", image)

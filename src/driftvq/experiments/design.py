@@ -167,14 +167,8 @@ SCALES = {scale.name: scale for scale in _SCALES}
 setting, on a GPU."""
 DEFAULT_SCALE = "laptop"
 
-FLAGS = {
-    **{name: f"--{name.replace('_', '-')}" for name in ("scale", "name", "data", "val_data", "methods", "seeds")},
-    **{name: f"--{name.replace('_', '-')}" for name in ("codebook_size", "code_dim", "batch_size", "size", "steps")},
-    "evaluation": "--evaluation-images",
-}
-"""Fields that a flag sets."""
 SETTINGS = ("data", "val_data", "code_dim", "batch_size", "size", "steps")
-"""Those that are settings of every training, as they stand."""
+"""Fields of a request that are settings of every training, as they stand."""
 
 
 @dataclass(frozen=True)
@@ -196,13 +190,17 @@ class Request:
     evaluation: int | None = None
 
     def command(self) -> str:
-        """What to type to repeat it."""
         words = ["driftvq", "compare"] if self.recipe == "compare" else ["driftvq", "reproduce", self.recipe]
         for name, flag in FLAGS.items():
             value = getattr(self, name)
             if value is not None:
                 words += [flag, *(map(str, value) if isinstance(value, tuple) else [str(value)])]
         return shlex.join(words)
+
+
+FLAGS = {entry.name: "--" + entry.name.replace("_", "-") for entry in fields(Request) if entry.name != "recipe"}
+FLAGS["evaluation"] = "--evaluation-images"
+"""Fields that a flag sets."""
 
 
 def differences(old: Request, new: Request) -> list[str]:

@@ -47,11 +47,7 @@ class Engine:
         self.status = {cell.name: self._read_status(cell) for cell in plan.cells}
 
     def run(self) -> None:
-        """Run all cells that are not done, failed ones again.
-
-        Raises:
-            KeyboardInterrupt: after Ctrl-C or SIGTERM; the cells are stopped and can go on later.
-        """
+        """Run all cells that are not done, failed ones again; Ctrl-C and SIGTERM stop them until they go on."""
         waiting = [cell for cell in self.plan.cells if self.status[cell.name] != "done"]
         for cell in waiting:
             self.status[cell.name] = "waiting"
@@ -181,12 +177,7 @@ def share_machine(jobs: int | None, cells: int) -> tuple[int, int, int]:
 
 
 def run_comparison(folder: Path, plan: Plan, jobs: int, threads: int, gpus: int, resume: bool = False) -> Path:
-    """Run what is left of a comparison and return its report.
-
-    Raises:
-        ValueError: another comparison came first.
-        KeyboardInterrupt: it was stopped; the report shows what there is.
-    """
+    """Run what is left of a comparison and return its report, which after an interruption shows what there is."""
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, "comparison", LOCK_SECONDS) as lock:
         find_folder(plan.request, folder, resume)

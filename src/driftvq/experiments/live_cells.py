@@ -46,13 +46,11 @@ class LiveCells:
             self.bar.stop()
 
     def started(self, cell: CellPlan) -> None:
-        """A cell has begun."""
         self.begun[cell.name] = time.monotonic()
         if self.bar is not None:
             self.lines[cell.name] = self.bar.add_task(f"  {cell.name}", total=cell.config.steps, text="starting")
 
     def ended(self, cell: CellPlan, status: str) -> None:
-        """A cell is done or has failed."""
         self.finished.add(cell.name)
         record = read_cell(self.folder / CELLS / cell.name)
         seconds = time.monotonic() - self.begun[cell.name]
@@ -64,7 +62,6 @@ class LiveCells:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def tick(self, running: list[CellPlan]) -> None:
-        """Some time has passed."""
         if self.bar is None:
             return
         steps = sum(cell.config.steps or 0 for cell in self.plan.cells if cell.name in self.finished)

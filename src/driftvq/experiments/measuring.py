@@ -7,7 +7,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from driftvq.data import eval_batches
 from driftvq.data.images import read_image, to_float, to_uint8, write_image
+from driftvq.data.loader import Batches
 from driftvq.metrics import CodeCounter, Evaluation, evaluate
 from driftvq.models import VQVAE
 from driftvq.models.running import model_pairs
@@ -31,13 +32,17 @@ BATCH = 16
 MOST_CODES, MOST_LATENTS = 2000, 500
 
 
+def batches_of(config: TrainConfig, split: str, limit: int | None, batch_size: int = BATCH) -> Batches:
+    """Images of a run, as they are evaluated; at most ``limit``, evenly spaced."""
+    return eval_batches(open_images(config, split), size=config.size, batch_size=batch_size, limit=limit)
+
+
 def measure(cell: Cell, config: TrainConfig, model: VQVAE) -> Evaluation:
     """Evaluate a model on the images of its comparison."""
     device = next(model.parameters()).device
     codebook_size = None if model.quantizer is None else model.quantizer.codebook_size
     names = [name for name in cell.task.metrics if codebook_size is not None or name not in CODE_METRICS]
-    source = open_images(config, "val")
-    with eval_batches(source, size=config.size, batch_size=BATCH, limit=cell.task.images) as batches:
+    with batches_of(config, "val", cell.task.images) as batches:
         pairs = model_pairs(model, batches, device)
         return evaluate(pairs, codebook_size=codebook_size, metrics=names, device=device)
 
@@ -93,9 +98,9 @@ class UsageProbe:
         return {"usage": counter.usage(), "perplexity": counter.perplexity()}
 
     def _images(self, split: str, limit: int) -> Iterator[tuple[str, Tensor]]:
-        config, name = self.config, "held-out images" if split == "val" else "training images"
+        name = "held-out images" if split == "val" else "training images"
         for mirrored in (False, True):
-            with eval_batches(open_images(config, split), size=config.size, batch_size=BATCH, limit=limit) as batches:
+            with batches_of(self.config, split, limit) as batches:
                 for batch in batches:
                     yield (f"mirrored {name}", batch.images.flip(3)) if mirrored else (name, batch.images)
 
@@ -107,13 +112,18 @@ def readings(model: VQVAE, latents_nd: Tensor) -> dict[str, float]:
     return {**found, "thinnest": float(spread_d[0] / spread_d[-1].clamp(min=1e-300))}
 
 
-def describe_codes(model: VQVAE, counts: Tensor, images: Iterable[Tensor]) -> Codes:
+@torch.no_grad()
+def describe_codes(model: VQVAE, counts: Tensor, images: Tensor) -> Codes:
     """How often codes were selected, and where they and latents of images lie; of several codebooks the first."""
-    assert model.quantizer is not None
-    codebook = model.quantizer.codebook.detach().float().cpu()
+    quantizer = model.quantizer
+    assert quantizer is not None
+    codebook = quantizer.codebook.detach().float().cpu()
     codes_kd = codebook.reshape(-1, *codebook.shape[-2:])[0]
     shown = torch.linspace(0, len(codes_kd) - 1, min(len(codes_kd), MOST_CODES)).round().long()
-    latents_nd = code_space_latents(model, images)
+    latents_nd = codes_kd[:0]  # none, unless the quantizer compares latents with its codes
+    if isinstance(quantizer, CodebookQuantizer):
+        rows_nd = model.latents(images).movedim(1, -1).reshape(-1, quantizer.dim).float()
+        latents_nd = quantizer.to_code_space(quantizer.project_in(rows_nd)).float().cpu()
     latents_nd = latents_nd[torch.linspace(0, len(latents_nd) - 1, min(len(latents_nd), MOST_LATENTS)).long()]
     places = flattened(torch.cat([codes_kd[shown], latents_nd]))
     return Codes(
@@ -122,17 +132,6 @@ def describe_codes(model: VQVAE, counts: Tensor, images: Iterable[Tensor]) -> Co
         point_codes=tuple(shown.tolist()),
         latents=tuple(places[len(shown) :].tolist()),
     )
-
-
-@torch.no_grad()
-def code_space_latents(model: VQVAE, images: Iterable[Tensor]) -> Tensor:
-    """The latents where the quantizer compares them with its codes ``(n, d)``; none if it does not compare."""
-    quantizer = model.quantizer
-    if not isinstance(quantizer, CodebookQuantizer):
-        return torch.zeros(0, 0 if quantizer is None else quantizer.codebook.shape[-1])
-    rows = [model.latents(batch).movedim(1, -1).reshape(-1, quantizer.dim).float() for batch in images]
-    projected_nd: Tensor = quantizer.project_in(torch.cat(rows))
-    return quantizer.to_code_space(projected_nd).float().cpu()
 
 
 def flattened(points_nd: Tensor) -> Tensor:

@@ -69,7 +69,6 @@ class Plan:
 
     @property
     def data(self) -> str:
-        """The images, for readers."""
         return self.request.data or EMBEDDED
 
     @property
@@ -85,11 +84,7 @@ class Plan:
 
 
 def make_plan(request: Request) -> Plan:
-    """Check a request and lay out its cells.
-
-    Raises:
-        ValueError: an unknown name, a setting that cannot work, no data, or too few images to evaluate on.
-    """
+    """Lay out the cells of a request; a ValueError names what is unknown, cannot work, or is too little."""
     recipe = RECIPES[check_name("recipe", request.recipe, RECIPES)]
     scale = SCALES[check_name("scale", request.scale, SCALES)]
     if scale.needs_data and request.data is None:
@@ -135,26 +130,24 @@ def _varied(conditions: Sequence[Condition]) -> list[str]:
     return list(dict.fromkeys(name for condition in conditions for name in condition.settings))
 
 
-def _alone(conditions: Sequence[Condition]) -> bool:
-    """Whether every condition sets the same one setting."""
-    return len(_varied(conditions)) == 1 and all(condition.settings for condition in conditions)
+def _only(conditions: Sequence[Condition]) -> str | None:
+    """The setting that every condition sets, and no other."""
+    varied = _varied(conditions)
+    return varied[0] if len(varied) == 1 and all(condition.settings for condition in conditions) else None
 
 
 def _sweep(conditions: tuple[Condition, ...], cells: tuple[CellPlan, ...]) -> Sweep | None:
     """What is varied, with the places that the cells have."""
-    points = tuple(dict.fromkeys(cell.point for cell in cells if cell.point is not None))
-    varied = _varied(conditions)
-    if not points:
-        return None
-    if not _alone(conditions):
-        return Sweep("condition", points, "condition")
-    order = [condition.settings[varied[0]] for condition in conditions]
-    return Sweep(varied[0], tuple(sorted(points, key=order.index)), titles(varied[0])[0])
+    points, name = tuple(dict.fromkeys(cell.point for cell in cells if cell.point is not None)), _only(conditions)
+    if not points or name is None:
+        return Sweep("condition", points, "condition") if points else None
+    order = [condition.settings[name] for condition in conditions]
+    return Sweep(name, tuple(sorted(points, key=order.index)), titles(name)[0])
 
 
 def _cells(plan: Plan, conditions: tuple[Condition, ...]) -> Iterator[CellPlan]:
     """Seed by seed and condition by condition, so that methods can be compared early; who is waited for, first."""
-    methods, alone = plan.methods, _alone(conditions)
+    methods, alone = plan.methods, _only(conditions) is not None
     names = [method.name for method in methods]
     awaited = {method.afterwards for method in methods}
     order = sorted(methods, key=lambda method: (method.name not in awaited, method.afterwards is not None))
