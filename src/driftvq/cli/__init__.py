@@ -44,11 +44,8 @@ Each command has its own --help.
 
 def make_parser(commands: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the command line, with the arguments of the given commands."""
-    parser = Parser(
-        prog="driftvq",
-        description="Vector quantization that survives a moving encoder.",
-        epilog=EXAMPLES,
-    )
+    about = "Vector quantization that survives a moving encoder."
+    parser = Parser(prog="driftvq", description=about, epilog=EXAMPLES)
     parser.add_argument("--version", action="version", version=f"driftvq {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, purpose in COMMANDS.items():
@@ -82,8 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"driftvq {args.command}: error: {error}")
         return 2
     except ImportError as error:
-        extra = install_command("toys" if args.command == "toys" else "tokenizer")
-        say(f"driftvq {args.command}: error: it needs more packages ({error}): {extra}")
+        packages = install_command("toys" if args.command == "toys" else "tokenizer")
+        say(f"driftvq {args.command}: error: it needs more packages ({error}): {packages}")
         return 2
     except KeyboardInterrupt:
         if as_program:

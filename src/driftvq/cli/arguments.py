@@ -95,6 +95,15 @@ RUNNING = (
 """How images reach the model, and where and in which batches it runs."""
 
 
+def folder_to_resume(named: str, out: str | Path | None, what: str, metavar: str) -> Path:
+    """The folder that ``--resume`` names, or else ``--out``; both may name the same."""
+    if named and out and Path(named) != Path(out):
+        raise ValueError(f"--resume {named} continues in its own folder; got another --out {out}")
+    if not (named or out):
+        raise ValueError(f"--resume needs the {what} to continue: --resume {metavar}, or --out {metavar} beside it")
+    return Path(named or str(out))
+
+
 def find_run(model: str) -> Path | None:
     """The folder of a run, if the model is given as one or as the ``model`` in it."""
     path = Path(model)

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from driftvq.cli.arguments import arg, number, say
+from driftvq.cli.arguments import arg, folder_to_resume, number, say
 from driftvq.experiments.design import DEFAULT_SCALE, FLAGS, SCALES, Request
 from driftvq.names import check_name
 
@@ -90,13 +90,7 @@ def _request(args: argparse.Namespace, recipe: str | None) -> tuple[Request, Pat
     """What is asked for, and the folder: flags over what the resumed comparison was asked for."""
     from driftvq.experiments.comparison_folder import stored_request
 
-    out = args.out
-    if args.resume:
-        if out is not None and out != Path(args.resume):
-            raise ValueError(f"--resume {args.resume} continues in its own folder; got another --out {out}")
-        out = Path(args.resume)
-    if args.resume is not None and out is None:
-        raise ValueError("--resume needs the comparison to continue: --resume DIR, or --out DIR beside it")
+    out = args.out if args.resume is None else folder_to_resume(args.resume, args.out, "comparison", "DIR")
     given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if recipe is not None and (args.resume is None or recipe != "compare"):

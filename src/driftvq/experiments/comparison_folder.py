@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from driftvq.data.images import write_image
-from driftvq.experiments.design import Request, differences
+from driftvq.experiments.design import Request
 from driftvq.experiments.measuring import batches_of
 from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.files import LOCK_FILE, dated_folder
@@ -31,7 +31,8 @@ def find_folder(request: Request, out: Path | None, resume: bool) -> Path:
         return out
     if not (out / COMPARISON_FILE).is_file():
         raise ValueError(f"the folder {out} is not empty and holds no comparison; choose another --out")
-    changes = differences(stored_request(out), request)
+    old, new = vars(stored_request(out)), vars(request)
+    changes = [f"{name}: {old[name]!r} → {new[name]!r}" for name in new if old[name] != new[name]]
     if changes:
         raise ValueError(
             f"{out} holds another comparison; choose another --out, or ask for the same; "

@@ -201,12 +201,3 @@ class Request:
 FLAGS = {entry.name: "--" + entry.name.replace("_", "-") for entry in fields(Request) if entry.name != "recipe"}
 FLAGS["evaluation"] = "--evaluation-images"
 """Fields that a flag sets."""
-
-
-def differences(old: Request, new: Request) -> list[str]:
-    """Fields that differ, as ``name: old → new``."""
-    return [
-        f"{entry.name}: {getattr(old, entry.name)!r} → {getattr(new, entry.name)!r}"
-        for entry in fields(Request)
-        if getattr(old, entry.name) != getattr(new, entry.name)
-    ]

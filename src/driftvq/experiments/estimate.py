@@ -3,7 +3,7 @@
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,16 +138,18 @@ def _training_seconds(cell: CellPlan) -> float:
     images = torch.rand(batch, 3, config.size, config.size, device=device) * 2 - 1
     images = images.contiguous(memory_format=layout)
 
-    half = pick_precision(config) == "bf16-mixed"
-
-    def step() -> None:
+    half, seconds = pick_precision(config) == "bf16-mixed", []
+    for _ in range(2):  # the first one makes up its mind about memory and algorithms
+        started = time.perf_counter()
         with torch.autocast(device, torch.bfloat16, enabled=half):
             output = model(images)
         (loss_of(output.images.float(), images) + output.loss).backward()
         optimizer.step()
         optimizer.zero_grad()
-
-    return _fastest(step, device) / batch
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds) / batch
 
 
 def _evaluation_seconds(plan: Plan) -> tuple[float, float]:
@@ -171,14 +173,3 @@ def _evaluation_seconds(plan: Plan) -> tuple[float, float]:
         evaluate(pairs(), codebook_size=None, metrics=names, cache=Path(cache), device=device)
     whole = time.perf_counter() - started
     return max(whole - (asked[2] - asked[0]), 0.0), (asked[2] - asked[1]) / BATCH
-
-
-def _fastest(step: Callable[[], None], device: str) -> float:
-    best = float("inf")
-    for _ in range(2):  # the first one makes up its mind about memory and algorithms
-        started = time.perf_counter()
-        step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - started)
-    return best

@@ -1,7 +1,9 @@
 """What a user sees while cells run."""
 
+import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,20 +85,13 @@ def shown(values: dict[str, Any]) -> str:
 def latest(cell: Path) -> tuple[int, dict[str, float]]:
     """The last step that a cell has logged, and its latest PSNR and usage: of validation, else of training."""
     running = cell / TRAINING / METRICS_FILE
-    records = _tail(running if running.exists() else cell / METRICS_FILE)
-    values: dict[str, float] = {}
+    records, values = [], dict[str, float]()
+    with suppress(OSError), (running if running.exists() else cell / METRICS_FILE).open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+        records = records_of(file.read().decode("utf-8", errors="replace").splitlines())
     for record in records:
         for name in SHOWN:
             for key in (f"train/{name}", f"val/{name}"):
                 if isinstance(record.get(key), int | float):
                     values[name] = record[key]
     return max((record["step"] for record in records), default=0), values
-
-
-def _tail(path: Path) -> list[dict[str, Any]]:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return records_of(file.read().decode("utf-8", errors="replace").splitlines())
-    except OSError:
-        return []

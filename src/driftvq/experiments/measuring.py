@@ -67,9 +67,7 @@ class UsageProbe:
     folder do not need would look dead, too. If either are too few, the same mirrored follow.
 
     Attributes:
-        config: of the run, whose images are taken.
-        over: what the latest reading counted, for readers.
-        latents: how many that were.
+        over, latents: what the latest reading counted, for readers, and how many.
         counts: how often they selected each code ``(k,)``, in all codebooks together; None without a quantizer.
     """
 

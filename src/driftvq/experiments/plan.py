@@ -91,7 +91,9 @@ def make_plan(request: Request) -> Plan:
         raise ValueError(f"--scale {scale.name} needs images: --data SPEC; the embedded photographs are too few")
     methods = tuple(find_methods(request.methods or recipe.methods))
     seeds = tuple(range(request.seeds or min(recipe.seeds or 1, scale.most.get("seeds", 99))))
-    plan = Plan(request, recipe, scale, methods, seeds, _has_splits(request.data))
+    path = Path(request.data or "").expanduser()
+    own_splits = request.data is None or (path.is_dir() and split_folder(path, "val")[1] == "all")
+    plan = Plan(request, recipe, scale, methods, seeds, own_splits)
     conditions = _conditions(plan)
     first = _config(plan, methods[0], {}, 0)
     train = len(open_images(first, "train"))
@@ -224,10 +226,3 @@ def _evaluation(plan: Plan, config: TrainConfig) -> tuple[int, int]:
             f"name more with --val-data, or ask for --evaluation-images {there}"
         )
     return wanted or there, there
-
-
-def _has_splits(data: str | None) -> bool:
-    if data is None:
-        return True
-    path = Path(data).expanduser()
-    return path.is_dir() and split_folder(path, "val")[1] == "all"

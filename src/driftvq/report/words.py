@@ -179,22 +179,17 @@ def _value(row: Row, name: str, digits: int) -> str:
 def _collapse(results: Results) -> str:
     if not any("usage" in row.values for row in results.rows):
         return ""
-    collapsed: dict[str, list[Row]] = {}
-    for row in results.rows:
-        if row.collapsed:
-            collapsed.setdefault(row.method.label, []).append(row)
+    collapsed: dict[str, list[str]] = {}
+    for row in (row for row in results.rows if row.collapsed):
+        shares = {f"seed {seed}: ": used for seed, used in row.collapsed.items()}
+        if len(shares) == len(row.by_seed("usage")):
+            shares = {"": row.values["usage"].mean}
+        text = ", ".join(f"{which}{written('usage', used, 1)} of the codes used" for which, used in shares.items())
+        collapsed.setdefault(row.method.label, []).append(text if row.point is None else f"{text} at {row.point}")
     if not collapsed:
         return "No codebook collapsed."
-    names = [f"{label} ({', '.join(_used(row) for row in rows)})" for label, rows in collapsed.items()]
+    names = [f"{label} ({', '.join(used)})" for label, used in collapsed.items()]
     return f"Collapsed: {listed(names)}."
-
-
-def _used(row: Row) -> str:
-    shares = {f"seed {seed}: ": used for seed, used in row.collapsed.items()}
-    if len(shares) == len(row.by_seed("usage")):
-        shares = {"": row.values["usage"].mean}
-    share = ", ".join(f"{which}{written('usage', used, 1)} of the codes used" for which, used in shares.items())
-    return share if row.point is None else f"{share} at {row.point}"
 
 
 def gather_paper(results: Results) -> dict[str, Any] | None:
