@@ -74,7 +74,7 @@ def decode(kind: Any, value: Any, where: str) -> Any:
 
 
 def _decode_record(kind: Any, data: dict[str, Any], where: str, not_stored: dict[str, Any]) -> Any:
-    stored, hints, values = _stored(kind), get_type_hints(kind), dict(not_stored)
+    stored, hints, values = _stored(kind), _hints(kind), dict(not_stored)
     for name in data:
         try:
             check_name("field", name, [entry.name for entry in stored])
@@ -125,3 +125,6 @@ def _words(kind: Any) -> str:
 @cache
 def _stored(kind: Any) -> tuple[Field[Any], ...]:
     return tuple(entry for entry in fields(kind) if entry.metadata.get("stored", True))
+
+
+_hints = cache(get_type_hints)
