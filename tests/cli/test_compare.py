@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from driftvq.cli import main
-from driftvq.experiments.live_cells import latest
+from driftvq.experiments.engine import latest
 from driftvq.records.comparisons import update_cell
 from tests.experiments.conftest import one_thread  # noqa: F401 - of every test here
 from tests.experiments.smoke import Ended, in_process

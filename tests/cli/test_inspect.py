@@ -10,12 +10,14 @@ from PIL import Image
 
 from driftvq.cli import main
 from driftvq.cli.inspect import sparkline, to_text
-from driftvq.inspection import drift_series, inspect_model, summarise
-from driftvq.inspection.codebook_state import (
+from driftvq.inspection import (
     DONE,
     describe_codebook,
+    drift_series,
     give_verdict,
+    inspect_model,
     neighbour_distances,
+    summarise,
 )
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.models.vqvae import code_tensors, count_parameters

@@ -3,7 +3,7 @@ import io
 from rich.console import Console
 
 from driftvq.experiments.comparison_folder import begin
-from driftvq.experiments.live_cells import LiveCells, latest
+from driftvq.experiments.engine import LiveCells, latest
 from driftvq.records.comparisons import CELLS, update_cell
 from tests.experiments.smoke import smoke_plan
 

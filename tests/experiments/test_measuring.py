@@ -23,7 +23,7 @@ def test_the_map_is_the_first_two_principal_components():
 @pytest.mark.parametrize("quantizer", ["vq", "factorized_vq", "trans_vq", "fsq", "ema_vq"])
 def test_codes_and_latents_are_shown_where_they_are_compared(quantizer):
     model = VQVAE(ModelConfig(quantizer=quantizer, codebook_size=64, code_dim=12)).eval()
-    codes = describe_codes(model, torch.arange(64), [IMAGES])
+    codes = describe_codes(model, torch.arange(64), IMAGES)
     assert codes.counts == tuple(range(64))
     assert codes.point_codes == tuple(range(64))
     assert len(codes.points) == 64
@@ -33,7 +33,7 @@ def test_codes_and_latents_are_shown_where_they_are_compared(quantizer):
 def test_of_several_codebooks_the_first_is_shown():
     options = {"num_quantizers": 3}
     model = VQVAE(ModelConfig(quantizer="residual_vq", codebook_size=16, code_dim=4, quantizer_options=options)).eval()
-    codes = describe_codes(model, torch.arange(16), [IMAGES])
+    codes = describe_codes(model, torch.arange(16), IMAGES)
     assert len(codes.points) == len(codes.counts) == 16
 
 
@@ -98,7 +98,7 @@ def test_readings_tell_flat_latents():
 
 def test_large_codebooks_are_thinned_evenly():
     model = VQVAE(ModelConfig(quantizer="vq", codebook_size=5000, code_dim=1)).eval()
-    codes = describe_codes(model, torch.zeros(5000, dtype=torch.int64), [IMAGES])
+    codes = describe_codes(model, torch.zeros(5000, dtype=torch.int64), IMAGES)
     assert len(codes.points) == 2000
     assert (codes.point_codes[0], codes.point_codes[-1]) == (0, 4999)
     assert all(y == 0 for _, y in codes.points)

@@ -1,17 +1,14 @@
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from driftvq.cli import report
+from driftvq.cli import make_parser, report
 from tests.report.synthetic import write_run
 
 
 def run(*argv: str) -> None:
-    parser = argparse.ArgumentParser()
-    report.configure(parser)
-    report.run(parser.parse_args(argv))
+    report.run(make_parser(["report"]).parse_args(["report", *argv]))
 
 
 def test_page_and_results_are_rebuilt(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:

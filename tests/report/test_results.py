@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from driftvq.drift_meter import DriftReading
-from driftvq.inspection.codebook_state import give_verdict
+from driftvq.inspection import give_verdict
 from driftvq.records.comparisons import Cell, Comparison, Method, Point, Sweep, update_cell
 from driftvq.report import aggregate, answer, load_comparison
 from driftvq.report.results import covers

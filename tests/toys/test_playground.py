@@ -55,7 +55,7 @@ def simulation(browser: Any) -> Iterator[Callable[[dict[str, Any]], list[Any]]]:
 def test_simulation_equals_the_python_rules(simulation: Callable[[dict[str, Any]], list[Any]], demo: str) -> None:
     cloud = make_cloud(demo, seed=3, epochs=EPOCHS)
     learners = [make_learner(method, cloud.codebook, seed=3) for method in PAPER_METHODS]
-    steps = EPOCHS * (len(cloud) // BATCH_SIZE)
+    steps = EPOCHS * (len(cloud.initial) // BATCH_SIZE)
     states = simulation(
         {
             "demo": demo,

@@ -1,12 +1,11 @@
 """The commands and files in the docs are ones that work."""
 
-import argparse
 import re
 import shlex
 
 import pytest
 
-from driftvq.cli.train import configure
+from driftvq.cli import make_parser
 from driftvq.training.settings import given_flags, make_config, read_settings
 
 
@@ -22,9 +21,7 @@ def test_every_command_is_a_config(pages):
         commands += [shlex.split(line, comments=True) for line in lines if line.startswith("driftvq train")]
     assert len(commands) >= 7
     for words in commands:
-        parser = argparse.ArgumentParser()
-        configure(parser)
-        make_config(given_flags(parser.parse_args(words[2:])))
+        make_config(given_flags(make_parser(["train"]).parse_args(words[1:])))
 
 
 def test_every_file_is_a_config(pages, tmp_path):

@@ -1,6 +1,6 @@
 """The ``driftvq`` command.
 
-A subcommand is a module of this package with ``configure(parser)``, which adds its arguments, and ``run(args)``.
+A subcommand is a module of this package with ``EXAMPLES``, ``ARGUMENTS`` and ``run(args)``.
 Nothing heavy is imported before a subcommand runs, so ``driftvq --help`` answers at once.
 """
 
@@ -12,7 +12,7 @@ from importlib import import_module
 
 from driftvq import __version__
 from driftvq.cli.arguments import Parser, say
-from driftvq.names import check_name
+from driftvq.names import check_name, install_command
 
 COMMANDS = {
     "train": "train a tokenizer on your images, or on embedded photographs",
@@ -44,23 +44,17 @@ Each command has its own --help.
 
 def make_parser(commands: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the command line, with the arguments of the given commands."""
-    parser = Parser(
-        prog="driftvq",
-        description="Vector quantization that survives a moving encoder.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Vector quantization that survives a moving encoder."
+    parser = Parser(prog="driftvq", description=about, epilog=EXAMPLES)
     parser.add_argument("--version", action="version", version=f"driftvq {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, purpose in COMMANDS.items():
-        sub = subparsers.add_parser(
-            name,
-            help=purpose,
-            description=f"{purpose[0].upper()}{purpose[1:]}.",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        sub = subparsers.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
         if name in commands:
-            import_module(f"driftvq.cli.{name}").configure(sub)
+            module = import_module(f"driftvq.cli.{name}")
+            sub.epilog = module.EXAMPLES
+            for add in module.ARGUMENTS:
+                add(sub)
     return parser
 
 
@@ -83,6 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         import_module(f"driftvq.cli.{args.command}").run(args)
     except (ValueError, OSError) as error:
         say(f"driftvq {args.command}: error: {error}")
+        return 2
+    except ImportError as error:
+        packages = install_command("toys" if args.command == "toys" else "tokenizer")
+        say(f"driftvq {args.command}: error: it needs more packages ({error}): {packages}")
         return 2
     except KeyboardInterrupt:
         if as_program:

@@ -1,4 +1,4 @@
-"""What the subcommands share: how they speak, and the values that they accept."""
+"""What the subcommands share: how they speak, and the arguments that they accept."""
 
 import argparse
 import sys
@@ -13,6 +13,8 @@ LIKE = 0.6
 """How alike a known flag must be to be proposed."""
 OPTIONS = "--quantizer-options"
 """The flag of what only some quantizers have."""
+EMBEDDED = "embedded"
+"""The name of the photographs that come with the packages."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; unlike argparse, a command's parser does not leave what it does not know to the one above it."""
@@ -60,17 +62,46 @@ def whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """The model that a command works with."""
-    whose = "a run's folder, a saved model's, user/name on the hub, or starter"
-    parser.add_argument("model", metavar="MODEL", help=whose)
+Argument = Callable[[argparse.ArgumentParser], object]
+"""Adds itself to the parser of a command."""
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Where the model runs, and the limit that keeps a huge image from taking all memory."""
-    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
-    limit = "leave out images with more pixels (default: as many as the free memory allows)"
-    parser.add_argument("--max-pixels", type=whole(1), metavar="N", help=limit)
+def arg(*names: str, **options: Any) -> Argument:
+    """An argument of a command, as argparse describes it."""
+    return lambda parser: parser.add_argument(*names, **options)
+
+
+def number(name: str, text: str, least: int = 1, **options: Any) -> Argument:
+    """A flag that takes a whole number."""
+    return arg(name, type=whole(least), help=text, **{"metavar": "N", **options})
+
+
+WHOSE = arg("model", metavar="MODEL", help="a run's folder, a saved model's, user/name on the hub, or starter")
+"""The model that a command works with."""
+DEVICE = (
+    arg("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)"),
+    number("--max-pixels", "leave out images with more pixels (default: as many as the free memory allows)"),
+)
+"""Where the model runs, and the limit that keeps a huge image from taking all memory."""
+RUNNING = (
+    number("--size", "side of the centre square (default: each image as it is)"),
+    number(
+        "--batch-size",
+        "images of equal size per call of the model (default: 1 on a CPU, where an image's tokens then do not depend "
+        "on its neighbours in the last bit; 16 on a GPU)",
+    ),
+    *DEVICE,
+)
+"""How images reach the model, and where and in which batches it runs."""
+
+
+def folder_to_resume(named: str, out: str | Path | None, what: str, metavar: str) -> Path:
+    """The folder that ``--resume`` names, or else ``--out``; both may name the same."""
+    if named and out and Path(named) != Path(out):
+        raise ValueError(f"--resume {named} continues in its own folder; got another --out {out}")
+    if not (named or out):
+        raise ValueError(f"--resume needs the {what} to continue: --resume {metavar}, or --out {metavar} beside it")
+    return Path(named or str(out))
 
 
 def find_run(model: str) -> Path | None:

@@ -3,22 +3,19 @@
 import argparse
 from pathlib import Path
 
-from driftvq.cli.arguments import add_device, add_model, say
+from driftvq.cli.arguments import DEVICE, WHOSE, arg, say
 
 EXAMPLES = """examples:
   driftvq decode runs/x tokens -o images
 
 Images are PNG files and keep the folders of their names. Tokens of another model are refused.
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq decode``."""
-    parser.epilog = EXAMPLES
-    add_model(parser)
-    parser.add_argument("tokens", type=Path, metavar="TOKENS", help="a folder that `driftvq encode` made")
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="folder to make for the images")
-    add_device(parser)
+ARGUMENTS = (
+    WHOSE,
+    arg("tokens", type=Path, metavar="TOKENS", help="a folder that `driftvq encode` made"),
+    arg("-o", "--out", type=Path, required=True, metavar="OUT", help="folder to make for the images"),
+    *DEVICE,
+)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -37,8 +34,7 @@ def run(args: argparse.Namespace) -> None:
         renamed = decode_tokens(model, tokens, args.out, room=room, progress=progress.add)
     skipped = 0
     if (args.out / SKIPPED).is_file():
-        with (args.out / SKIPPED).open(encoding="utf-8") as lines:
-            skipped = sum(1 for _ in lines)
+        skipped = (args.out / SKIPPED).read_text(encoding="utf-8").count("\n")
     written = len(tokens) - skipped
     say(f"wrote {written:,} image{'s' * (written != 1)} to {args.out}")
     if skipped:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from driftvq.cli.arguments import add_device, add_model, say, whole
+from driftvq.cli.arguments import RUNNING, WHOSE, arg, number, say
 
 EXAMPLES = """examples:
   driftvq encode runs/x photos/ -o tokens             each image at its own size
@@ -12,38 +12,16 @@ EXAMPLES = """examples:
 
 docs/tokens.md says what is in the folder and how to read it with numpy alone.
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq encode``."""
-    parser.epilog = EXAMPLES
-    add_model(parser)
-    parser.add_argument(
-        "images", metavar="IMAGES", help="a folder, a list (.txt, .lst), shards (.tar), hf:NAME or one image"
-    )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="TOKENS", help="token folder to make")
-    parser.add_argument(
-        "--size", type=whole(1), metavar="N", help="side of the centre square (default: each image as it is)"
-    )
-    add_running(parser)
-    parser.add_argument(
-        "--workers", type=whole(0), default=0, metavar="N", help="processes that read ahead (default: 0)"
-    )
-    parser.add_argument("--strict", action="store_true", help="stop at an unreadable image instead of skipping it")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing token folder")
-    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run")
-
-
-def add_running(parser: argparse.ArgumentParser) -> None:
-    """Arguments that say where and in which batches the model runs."""
-    parser.add_argument(
-        "--batch-size",
-        type=whole(1),
-        metavar="N",
-        help="images of equal size per call of the model (default: 1 on a CPU, where an image's tokens then do not "
-        "depend on its neighbours in the last bit; 16 on a GPU)",
-    )
-    add_device(parser)
+ARGUMENTS = (
+    WHOSE,
+    arg("images", metavar="IMAGES", help="a folder, a list (.txt, .lst), shards (.tar), hf:NAME or one image"),
+    arg("-o", "--out", type=Path, required=True, metavar="TOKENS", help="token folder to make"),
+    *RUNNING,
+    number("--workers", "processes that read ahead (default: 0)", 0, default=0),
+    arg("--strict", action="store_true", help="stop at an unreadable image instead of skipping it"),
+    arg("--overwrite", action="store_true", help="replace an existing token folder"),
+    arg("--resume", action="store_true", help="go on with an interrupted run"),
+)
 
 
 def run(args: argparse.Namespace) -> None:

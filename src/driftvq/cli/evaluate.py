@@ -4,9 +4,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from driftvq.cli.arguments import add_device, add_model, find_run, say, whole
+from driftvq.cli.arguments import DEVICE, EMBEDDED, WHOSE, arg, find_run, number, say
 from driftvq.records.metric_table import MEASURED
 from driftvq.records.runs import CONFIG_FILE, EVALUATION_FILE, weights_hash
 
@@ -23,64 +23,66 @@ EXAMPLES = """examples:
 
 The result of a run is also written to its evaluation.json.
 """
-EMBEDDED = "embedded"
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq evaluate``."""
-    parser.epilog = EXAMPLES
-    add_model(parser)
-    parser.add_argument(
+ARGUMENTS = (
+    WHOSE,
+    arg(
         "--data",
         metavar="SPEC",
-        help="a folder, a list, shards, hf:NAME, or 'embedded' for the photographs that come with the packages "
+        help=f"a folder, a list, shards, hf:NAME, or '{EMBEDDED}' for the photographs that come with the packages "
         "(default: the run's data, else embedded)",
-    )
-    parser.add_argument(
+    ),
+    arg(
         "--split",
         metavar="NAME",
         help="train, val or all (default: val of the run's own or embedded data or where there are train and val "
         "folders, else all)",
-    )
-    parser.add_argument(
-        "--size", type=whole(1), metavar="N", help="side of the images (default: the run's, else each image's own)"
-    )
-    parser.add_argument("--limit", type=whole(1), metavar="N", help="images at most, evenly spaced (default: all)")
-    parser.add_argument(
+    ),
+    number("--size", "side of the images (default: the run's, else each image's own)"),
+    number("--limit", "images at most, evenly spaced (default: all)"),
+    arg(
         "--metrics",
         nargs="+",
         metavar="NAME",
         help=f"{', '.join(name for name in MEASURED if name != 'kid_std')} (default: all but lpips_vgg, which takes "
         "long)",
-    )
-    parser.add_argument("--weights", type=Path, metavar="DIR", help="look here first for the weights of the metrics")
-    parser.add_argument("--no-cache", action="store_true", help="neither read nor keep features of the real images")
-    parser.add_argument("--batch-size", type=whole(1), default=16, metavar="N", help="(default: 16)")
-    parser.add_argument("--workers", type=whole(0), default=0, metavar="N", help="processes that read images")
-    add_device(parser)
-    parser.add_argument("--strict", action="store_true", help="an unreadable image is an error, not skipped")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON here, not into the run's folder")
+    ),
+    arg("--weights", type=Path, metavar="DIR", help="look here first for the weights of the metrics"),
+    arg("--no-cache", action="store_true", help="neither read nor keep features of the real images"),
+    number("--batch-size", "(default: 16)", default=16),
+    number("--workers", "processes that read images", 0, default=0),
+    *DEVICE,
+    arg("--strict", action="store_true", help="an unreadable image is an error, not skipped"),
+    arg("--json", action="store_true", help="print JSON instead of a table"),
+    arg("--out", type=Path, metavar="FILE", help="write the JSON here, not into the run's folder"),
+)
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure the model and print, and keep, the result."""
+    from driftvq.data import open_source
     from driftvq.files import write_text
     from driftvq.names import check_name
+    from driftvq.training.settings import make_config, read_settings
 
     for name in args.metrics or ():
         check_name("metric", name, MEASURED)
     folder = find_run(args.model)
-    config = read_config(folder)
+    has_config = folder is not None and (folder / CONFIG_FILE).is_file()
+    config = make_config(read_settings(folder / CONFIG_FILE)) if folder is not None and has_config else None
     out = args.out or (folder / EVALUATION_FILE if folder is not None else None)
     if args.out is not None and (args.out.is_dir() or not args.out.parent.is_dir()):
         raise ValueError(f"--out must be a file in an existing folder, got {str(args.out)!r}")
-    images = choose_images(args.data, args.split, config)
+    data, split = choose_images(args.data, args.split, config)
     size = args.size or (config.size if config is not None else None)
-    source = open_images(images, size, config)
-    of_run = {} if folder is None else {"weights": weights_hash(folder), "own_images": own_images(images, size, config)}
+    options: dict[str, Any] = {} if config is None else {"val_share": config.val_share, "seed": config.seed}
+    source = open_source(data, split, **options, **({} if size is None else {"size": size}))
+    of_run = {}
+    if folder is not None:  # own_images: those that the run validates on
+        own = config is not None and (data, split) == choose_images(None, None, config) and size == config.size
+        of_run = {"weights": weights_hash(folder), "own_images": own}
     evaluation = measure(args, source, size)
-    evaluation.notes = {"model": args.model, "data": images.name, "split": images.split} | evaluation.notes
+    about = {"model": args.model, "data": data or "embedded photographs", "split": split}
+    evaluation.notes = about | evaluation.notes
     text = json.dumps(evaluation.to_dict() | of_run, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     sys.stdout.write(text if args.json else evaluation.to_table() + "\n")
     if out is not None:
@@ -88,60 +90,23 @@ def run(args: argparse.Namespace) -> None:
         say(f"wrote {out}")
 
 
-class Images(NamedTuple):
-    """What is measured on: the text that names the data (None: embedded) and the split."""
-
-    spec: str | None
-    split: str
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return self.spec or "embedded photographs"
-
-
-def read_config(run: Path | None) -> "TrainConfig | None":
-    """What a run was started with."""
-    from driftvq.training.settings import make_config, read_settings
-
-    if run is None or not (run / CONFIG_FILE).is_file():
-        return None
-    return make_config(read_settings(run / CONFIG_FILE))
-
-
-def choose_images(data: str | None, split: str | None, config: "TrainConfig | None") -> Images:
-    """Which images: what the user names is measured whole, unless a part of it was trained on."""
+def choose_images(data: str | None, split: str | None, config: "TrainConfig | None") -> tuple[str | None, str]:
+    """Which images (None: embedded) and split: what the user names is measured whole, unless a part was trained on."""
     from driftvq.data.folder import split_folder
 
     if data is None and config is not None:
         if config.val_data is not None:
-            return Images(config.data if split == "train" else config.val_data, "all")
-        return Images(config.data, split or "val")
-    if data in (None, EMBEDDED):
-        return Images(None, split or "val")
-    assert data is not None
+            return config.data if split == "train" else config.val_data, "all"
+        return config.data, split or "val"
+    if data is None or data == EMBEDDED:
+        return None, split or "val"
     own = None if config is None or config.val_data is not None else config.data  # what the run has split
     path = Path(data).expanduser()
     trained_on = own is not None and (
         data == own or (path.exists() and Path(own).expanduser().exists() and path.samefile(Path(own).expanduser()))
     )
     has_splits = path.is_dir() and split_folder(path, "val")[1] == "all"
-    return Images(data, split or ("val" if trained_on or has_splits else "all"))
-
-
-def own_images(images: Images, size: int | None, config: "TrainConfig | None") -> bool:
-    """Whether they are what the run validates on."""
-    return config is not None and images == choose_images(None, None, config) and size == config.size
-
-
-def open_images(images: Images, size: int | None, config: "TrainConfig | None") -> "ImageSource":
-    """The images, split as the run split them."""
-    from driftvq.data import open_source
-
-    options: dict[str, Any] = {} if config is None else {"val_share": config.val_share, "seed": config.seed}
-    if size is not None:
-        options["size"] = size
-    return open_source(images.spec, images.split, **options)
+    return data, split or ("val" if trained_on or has_splits else "all")
 
 
 def measure(args: argparse.Namespace, source: "ImageSource", size: int | None) -> "Evaluation":

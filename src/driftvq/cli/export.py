@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from driftvq.cli.arguments import add_model, say
+from driftvq.cli.arguments import WHOSE, arg, say
 
 EXAMPLES = """examples:
   driftvq export runs/x -o exported/                 encoder.onnx (images to indices), decoder.onnx (indices to images)
@@ -12,15 +12,12 @@ EXAMPLES = """examples:
 Batch, height and width are free; images are float32 in [-1, 1], in multiples of the stride. The files are run and
 compared with the model before they appear.
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq export``."""
-    parser.epilog = EXAMPLES
-    add_model(parser)
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the files")
-    parser.add_argument("--format", default="onnx", metavar="NAME", help="onnx or torch (default: onnx)")
-    parser.add_argument("--no-check", action="store_true", help="do not run the files and compare them with the model")
+ARGUMENTS = (
+    WHOSE,
+    arg("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the files"),
+    arg("--format", default="onnx", metavar="NAME", help="onnx or torch (default: onnx)"),
+    arg("--no-check", action="store_true", help="do not run the files and compare them with the model"),
+)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -35,7 +32,5 @@ def run(args: argparse.Namespace) -> None:
     if "check" in about:
         found = about["check"]
         ties = f" ({found['ties']} ties)" if found["ties"] else ""
-        say(
-            f"checked: {found['indices']} indices as in torch{ties}, "
-            f"pixels within {found['largest_pixel_difference']:.1g}"
-        )
+        pixels = found["largest_pixel_difference"]
+        say(f"checked: {found['indices']} indices as in torch{ties}, pixels within {pixels:.1g}")

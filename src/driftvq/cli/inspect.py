@@ -6,10 +6,9 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from driftvq.cli.arguments import add_model, find_run, say, whole
+from driftvq.cli.arguments import EMBEDDED, WHOSE, arg, find_run, number, say
 from driftvq.drift_meter import WORDS
 
 EXAMPLES = """examples:
@@ -17,59 +16,39 @@ EXAMPLES = """examples:
   driftvq inspect runs/x --data photos/        and how those images use the codes
   driftvq inspect user/name --json             a model on the hub, for a program to read
 """
-EMBEDDED = "embedded"
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq inspect``."""
-    parser.epilog = EXAMPLES
-    add_model(parser)
-    parser.add_argument(
+ARGUMENTS = (
+    WHOSE,
+    arg(
         "--data",
         metavar="SPEC",
         help="measure the use of the codes on these images: a folder, a list, shards, hf:NAME, or "
         f"'{EMBEDDED}' for the photographs that come with the packages",
-    )
-    parser.add_argument(
-        "--size", type=whole(1), metavar="N", help="side of the images in pixels (default: the run's, or 64)"
-    )
-    parser.add_argument("--limit", type=whole(1), default=1000, metavar="N", help="images at most (default: 1000)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    ),
+    number("--size", "side of the images in pixels (default: the run's, or 64)"),
+    number("--limit", "images at most (default: 1000)", default=1000),
+    arg("--json", action="store_true", help="print one JSON object instead of text"),
+)
 
 
 def run(args: argparse.Namespace) -> None:
     """Print what is known about a model."""
-    from driftvq.inspection import DEFAULT_SIZE, inspect_model, read_run_config
+    from driftvq.data import open_source
+    from driftvq.inspection import inspect_model
+    from driftvq.models import VQVAE
 
-    folder = find_run(args.model)
-    size = args.size or int((read_run_config(folder) or {}).get("size") or DEFAULT_SIZE)
-    model = load_model(args.model, folder)
-    batches = None if args.data is None else open_batches(args.data, size, args.limit)
-    if batches is not None and (model is None or model.quantizer is None):
+    folder, model = find_run(args.model), None
+    if folder is None or any((folder / place).exists() for place in ("model/config.json", "config.json")):
+        model = VQVAE.from_pretrained(args.model)
+    else:
+        say(f"driftvq inspect: {args.model} has not saved a model yet; this is what its records say")
+    images = None if args.data is None else open_source(None if args.data == EMBEDDED else args.data, "all")
+    if images is not None and (model is None or model.quantizer is None):
         say(f"driftvq inspect: --data has no effect: {args.model} has no codebook")
-    report = inspect_model(model, folder, batches, size)
+    report = inspect_model(model, folder, images, args.size, args.limit)
     if args.json:
         sys.stdout.write(json.dumps({"source": str(args.model), **report}, indent=2, allow_nan=False) + "\n")
     else:
         sys.stdout.write(to_text(report))
-
-
-def load_model(name: str, folder: Path | None) -> Any:
-    """The model, or None for a run that has not saved one yet."""
-    from driftvq.models import VQVAE
-
-    if folder is not None and not any((folder / place).exists() for place in ("model/config.json", "config.json")):
-        say(f"driftvq inspect: {name} has not saved a model yet; this is what its records say")
-        return None
-    return VQVAE.from_pretrained(name)
-
-
-def open_batches(spec: str, size: int, limit: int) -> Any:
-    """Images to measure on, all splits."""
-    from driftvq.data import eval_batches, open_source
-
-    source = open_source(None if spec == EMBEDDED else spec, "all")
-    return eval_batches(source, size=size, batch_size=16, limit=limit)
 
 
 WIDTH = 80
@@ -95,107 +74,93 @@ def sparkline(values: Sequence[float], top: float | None = None, width: int = CH
 
 def to_text(report: Mapping[str, Any]) -> str:
     """The whole report, the verdict last."""
-    parts = [_model(report["model"]), _codebook(report["codebook"]), _use(report["use"])]
-    parts += [_training(report["training"]), _drift(report["drift"]), _verdict(report["verdict"])]
-    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+    parts = ["Model\n                      not saved yet"] if report["model"] is None else []
+    sections = {"model": _model, "codebook": _codebook, "use": _use, "training": _training, "drift": _drift}
+    parts += [section(report[name]) for name, section in sections.items() if report[name] is not None]
+    state, why = report["verdict"]["state"], report["verdict"]["why"]
+    return "\n\n".join([*parts, textwrap.fill(f"Verdict: {state}. {why[0].upper()}{why[1:]}.", WIDTH)]) + "\n"
 
 
-def _row(name: str, text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=f"  {name:<20}", subsequent_indent=" " * 22)
+def _section(title: str, rows: Mapping[str, str | None]) -> str:
+    """A title over rows of a name and a text; those without a text are left out."""
+    written = [
+        textwrap.fill(text, WIDTH, initial_indent=f"  {name:<20}", subsequent_indent=" " * 22)
+        for name, text in rows.items()
+        if text
+    ]
+    return "\n".join([title, *written])
 
 
-def _model(model: Mapping[str, Any] | None) -> list[str]:
-    if model is None:
-        return ["Model", *_row("", "not saved yet")]
-    config, counts = model["config"], model["parameters"]
-    made = f"{config['network']} network, quantizer {config['quantizer']}"
-    options = ", ".join(f"{name}={value}" for name, value in config["quantizer_options"].items())
-    lines = ["Model", *_row("made of", made + (f", {options}" if options else ""))]
-    lines += _row("parameters", f"{counts['total']:,}")
-    for name in ("encoder", "quantizer", "codes", "decoder"):
-        lines += _row(f"  {name}", f"{counts[name]:,}") if counts[name] else []
-    tokens = model.get("tokens")
+def _model(model: Mapping[str, Any]) -> str:
+    config, counts, tokens = model["config"], model["parameters"], model.get("tokens")
+    options = [f"{name}={value}" for name, value in config["quantizer_options"].items()]
+    rows = {"made of": ", ".join([f"{config['network']} network", f"quantizer {config['quantizer']}", *options])}
+    rows["parameters"] = f"{counts['total']:,}"
+    rows |= {f"  {name}": f"{counts[name]:,}" for name in ("encoder", "quantizer", "codes", "decoder") if counts[name]}
     if tokens is not None:
-        lines += _row(
-            "tokens",
+        rows["tokens"] = (
             f"{tokens['indices']:,} for {tokens['size']}×{tokens['size']} pixels, one position per "
             f"{model['downscale']}×{model['downscale']}: {tokens['bits_per_image']:,.0f} bits, "
-            f"{tokens['bits_per_pixel']:.3g} per pixel",
+            f"{tokens['bits_per_pixel']:.3g} per pixel"
         )
-    return lines + _row("hash", model["hash"][:16])
+    return _section("Model", {**rows, "hash": model["hash"][:16]})
 
 
-def _codebook(codebook: Mapping[str, Any] | None) -> list[str]:
-    if codebook is None:
-        return []
-    places = codebook["indices_per_position"]
+def _codebook(codebook: Mapping[str, Any]) -> str:
+    places, age, steps = codebook["indices_per_position"], codebook["age"], codebook["training_steps"]
     several = f", {places} codebooks" if places > 1 else ""
-    lines = ["Codebook", *_row("size", f"{codebook['codes']:,} codes of {codebook['dim']} dimensions{several}")]
-    if not codebook["learned"]:
-        lines += _row("codes", "a fixed grid; nothing to learn")
-    if "norm" in codebook:
-        lines += _row("length of codes", _range(codebook["norm"]))
-    if "neighbour_distance" in codebook:
-        repeated, near = codebook["repeated_codes"], codebook["near_repeats"]
-        lines += _row("to nearest other", _range(codebook["neighbour_distance"]))
-        lines += _row("repeated", f"{repeated:,} equal to another code, {near:,} within 1 % of the spread of one")
-    if codebook["kmeans_start"] is not None:
-        lines += _row("k-means start", codebook["kmeans_start"])
-    if codebook["age"] is None:
-        return lines + _row("age", "unknown: this codebook has seen no training step")
-    age = codebook["age"]
-    ages = f"median {age['median']:,.0f}, 90th percentile {age['p90']:,.0f}, oldest {age['max']:,.0f}"
-    lines += _row("age in steps", ages)
-    within = min(100, codebook["training_steps"])
-    return lines + _row(
-        "dead",
-        f"{codebook['dead_codes']:,} not selected in the last {within} of "
-        f"{codebook['training_steps']:,} training steps",
-    )
+    rows = {
+        "size": f"{codebook['codes']:,} codes of {codebook['dim']} dimensions{several}",
+        "codes": None if codebook["learned"] else "a fixed grid; nothing to learn",
+        "length of codes": _range(codebook.get("norm")),
+        "to nearest other": _range(codebook.get("neighbour_distance")),
+        "repeated": f"{codebook['repeated_codes']:,} equal to another code, {codebook['near_repeats']:,} within 1 % of "
+        "the spread of one"
+        if "neighbour_distance" in codebook
+        else None,
+        "k-means start": codebook["kmeans_start"],
+    }
+    if age is None:
+        rows["age"] = "unknown: this codebook has seen no training step"
+    else:
+        shown = f"median {age['median']:,.0f}, 90th percentile {age['p90']:,.0f}, oldest {age['max']:,.0f}"
+        dead = f"{codebook['dead_codes']:,} not selected in the last {min(100, steps)} of {steps:,} training steps"
+        rows |= {"age in steps": shown, "dead": dead}
+    return _section("Codebook", rows)
 
 
-def _use(use: Mapping[str, Any] | None) -> list[str]:
-    if use is None:
-        return []
-    lines = [f"On {use['images']:,} images" + (f" ({use['skipped']:,} unreadable)" if use["skipped"] else "")]
-    lines += _row("selected", f"{use['usage']:.1%} of the codes")
-    return lines + _row("perplexity", f"{use['perplexity']:,.1f} of {use['codebook_size']:,}")
+def _use(use: Mapping[str, Any]) -> str:
+    unreadable = f" ({use['skipped']:,} unreadable)" if use["skipped"] else ""
+    perplexity = f"{use['perplexity']:,.1f} of {use['codebook_size']:,}"
+    rows = {"selected": f"{use['usage']:.1%} of the codes", "perplexity": perplexity}
+    return _section(f"On {use['images']:,} images{unreadable}", rows)
 
 
-def _training(training: Mapping[str, Any] | None) -> list[str]:
-    if training is None:
-        return []
+def _training(training: Mapping[str, Any]) -> str:
     lines = [f"{'Training, ' + format(training['steps'], ',') + ' steps':<28}{'last':>12}  best"]
     for name, entry in training["last"].items():
         best = training["best"].get(name)
         when = "" if best is None else f"  {best['value']:.4g} at step {best['step']:,}"
         lines.append(f"  {name:<26}{entry['value']:>12.4g}{when}")
-    return lines
+    return "\n".join(lines)
 
 
-def _drift(drift: Mapping[str, Sequence[tuple[int, float]]] | None) -> list[str]:
-    if drift is None:
-        return []
+def _drift(drift: Mapping[str, Sequence[tuple[int, float]]]) -> str:
     steps = [step for series in drift.values() for step, _ in series]
     lines = [f"Drift between readings, steps {min(steps):,} to {max(steps):,}: first → last"]
     for name, label in WORDS.items():
         if name in drift:
-            values, top = [value for _, value in drift[name]], 1.0 if name in SHARES else None
-            lines.append(
-                f"  {label:<27}{sparkline(values, top):<{CHART + 2}}{_short(values[0])} → {_short(values[-1])}"
-            )
-    return lines
-
-
-def _verdict(verdict: Mapping[str, str]) -> list[str]:
-    return textwrap.wrap(f"Verdict: {verdict['state']}. {verdict['why'][0].upper()}{verdict['why'][1:]}.", WIDTH)
+            values = [value for _, value in drift[name]]
+            bars = sparkline(values, 1.0 if name in SHARES else None)
+            lines.append(f"  {label:<27}{bars:<{CHART + 2}}{_short(values[0])} → {_short(values[-1])}")
+    return "\n".join(lines)
 
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value.is_integer() else f"{round(value, 2) + 0.0:.2f}"
 
 
-def _range(summary: Mapping[str, float | None]) -> str:
-    if None in summary.values():
-        return "not finite"
+def _range(summary: Mapping[str, float | None] | None) -> str | None:
+    if summary is None or None in summary.values():
+        return None if summary is None else "not finite"
     return f"{summary['min']:.3g} to {summary['max']:.3g}, median {summary['median']:.3g}"

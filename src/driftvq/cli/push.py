@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from driftvq.cli.arguments import say
+from driftvq.cli.arguments import arg, say
 
 EXAMPLES = """examples:
   driftvq push runs/x user/name --private
@@ -11,14 +11,11 @@ EXAMPLES = """examples:
 The model's README.md goes with it, as you edited it; results of `driftvq evaluate` are added if it has none.
 Log in before: hf auth login.
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq push``."""
-    parser.epilog = EXAMPLES
-    parser.add_argument("model", metavar="MODEL", help="a run's folder or a saved model's")
-    parser.add_argument("name", metavar="USER/NAME", help="of the model on the hub")
-    parser.add_argument("--private", action="store_true", help="only you shall see it")
+ARGUMENTS = (
+    arg("model", metavar="MODEL", help="a run's folder or a saved model's"),
+    arg("name", metavar="USER/NAME", help="of the model on the hub"),
+    arg("--private", action="store_true", help="only you shall see it"),
+)
 
 
 def run(args: argparse.Namespace) -> None:

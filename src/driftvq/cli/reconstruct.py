@@ -5,15 +5,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from driftvq.cli.arguments import find_run, say, whole
-from driftvq.cli.encode import add_running
+from driftvq.cli.arguments import RUNNING, arg, find_run, say
 from driftvq.names import STARTER
 from driftvq.records.runs import WEIGHTS_FILE
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 GAP = 4
 """White pixels between an original and its reconstruction."""
@@ -25,26 +21,18 @@ EXAMPLES = """examples:
 
 Nothing is overwritten.
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq reconstruct``."""
-    parser.epilog = EXAMPLES
-    parser.add_argument(
+ARGUMENTS = (
+    arg(
         "model",
         nargs="?",
         metavar="MODEL",
         help=f"a run, a saved model's folder or a hub id (default: {STARTER}, which comes with driftvq)",
-    )
-    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="image files")
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="OUT", help="folder, or a .png file for one image (default: current folder)"
-    )
-    parser.add_argument(
-        "--size", type=whole(1), metavar="N", help="side of the centre square (default: each image as it is)"
-    )
-    parser.add_argument("--alone", action="store_true", help="without the original at the left")
-    add_running(parser)
+    ),
+    arg("images", type=Path, nargs="+", metavar="IMAGE", help="image files"),
+    arg("-o", "--out", type=Path, metavar="OUT", help="folder, or a .png file for one image (default: current folder)"),
+    arg("--alone", action="store_true", help="without the original at the left"),
+    *RUNNING,
+)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -57,6 +45,9 @@ def run(args: argparse.Namespace) -> None:
     names = [images.name(index) for index in range(len(images))]
     places = dict(zip(names, output_paths(args.images, args.out), strict=True))
 
+    import torch
+
+    from driftvq.data.images import write_image
     from driftvq.data.loader import eval_batches
     from driftvq.metrics import psnr
     from driftvq.models.running import find_room, load_model, reconstructions
@@ -65,15 +56,18 @@ def run(args: argparse.Namespace) -> None:
     room = find_room(model, max_pixels=args.max_pixels)
     limits: dict[str, Any] = {"max_pixels": room.image, "batch_pixels": room.at_once}
     ratios: list[float] = []
-    bad: list[tuple[str, str]] = []
+    bad: list[str] = []
     with eval_batches(images, size=args.size, batch_size=batch_size, **limits) as batches:
         for batch in reconstructions(model, batches, room):
             for name, reason in batch.skipped:
-                bad.append((name, reason))
+                bad.append(name)
                 say(f"cannot read {name}: {reason}")
             found = psnr(batch.originals, batch.images.cpu(), data_range=255).tolist() if batch.names else []
             for name, original, image, ratio in zip(batch.names, batch.originals, batch.images, found, strict=True):
-                write(places[name], original, image, not args.alone)
+                gap = original.new_full((3, original.shape[1], GAP), 255)
+                beside = [image.cpu()] if args.alone else [original, gap, image.cpu()]
+                places[name].parent.mkdir(parents=True, exist_ok=True)
+                write_image(places[name], torch.cat(beside, dim=2).permute(1, 2, 0).numpy())
                 height, width = image.shape[1:]
                 place = os.fsencode(places[name]).decode("utf-8", "backslashreplace")
                 sys.stdout.write(f"{name}  {width}×{height}  PSNR {ratio:.2f} dB  {place}\n")
@@ -81,18 +75,7 @@ def run(args: argparse.Namespace) -> None:
     if len(ratios) > 1:
         sys.stdout.write(f"mean of {len(ratios)} images: PSNR {sum(ratios) / len(ratios):.2f} dB\n")
     if bad:
-        raise ValueError(f"{len(bad)} of {len(args.images)} images could not be read, the first: {bad[0][0]}")
-
-
-def write(path: Path, original: "Tensor", image: "Tensor", beside: bool) -> None:
-    """Write a reconstruction, if wanted with its original at the left and a white gap between them."""
-    import torch
-
-    from driftvq.data.images import write_image
-
-    parts = [original, original.new_full((3, original.shape[1], GAP), 255), image.cpu()] if beside else [image.cpu()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_image(path, torch.cat(parts, dim=2).permute(1, 2, 0).numpy())
+        raise ValueError(f"{len(bad)} of {len(args.images)} images could not be read, the first: {bad[0]}")
 
 
 def choose_model(args: argparse.Namespace) -> None:
@@ -121,9 +104,7 @@ def check_images(images: Sequence[Path]) -> None:
 def output_paths(images: Sequence[Path], out: Path | None) -> list[Path]:
     """Where reconstructions go; an error if a file is there already or two images would share one.
 
-    Args:
-        images: the originals; ``photo.jpg`` becomes ``photo-reconstructed.png``.
-        out: a folder, or for a single image a ``.png`` file; None is the current folder.
+    ``photo.jpg`` becomes ``photo-reconstructed.png`` in the folder ``out``, which for one image may be a .png file.
     """
     if out is not None and out.suffix.lower() == ".png" and not out.is_dir():
         if len(images) > 1:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from driftvq.cli.arguments import say
+from driftvq.cli.arguments import arg, say
 
 EXAMPLES = """examples:
   driftvq report runs/a                         build runs/a/report.html, results.json and results.csv
@@ -13,22 +13,16 @@ EXAMPLES = """examples:
 
 The page is one file that opens from disk without a network.
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq report``."""
-    parser.epilog = EXAMPLES
-    parser.add_argument(
-        "folders", nargs="+", type=Path, metavar="FOLDER", help="of a comparison or a run; several: side by side"
-    )
-    parser.add_argument(
-        "-o",
-        "--out",
+ARGUMENTS = (
+    arg("folders", nargs="+", type=Path, metavar="FOLDER", help="of a comparison or a run; several: side by side"),
+    arg(
+        *("-o", "--out"),
         type=Path,
         metavar="FILE",
         help="the page (default: report.html in the folder; for several folders, in the current one)",
-    )
-    parser.add_argument("--format", metavar="NAME", help="print the table instead: markdown, csv, json or latex")
+    ),
+    arg("--format", metavar="NAME", help="print the table instead: markdown, csv, json or latex"),
+)
 
 
 def run(args: argparse.Namespace) -> None:

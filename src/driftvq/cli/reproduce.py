@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from driftvq.cli.compare import add_flags, run_recipe
+from driftvq.cli import compare
+from driftvq.cli.arguments import arg
 from driftvq.names import check_name
 
 EXAMPLES = """examples:
@@ -15,14 +16,11 @@ EXAMPLES = """examples:
 """
 TABLES = {"table-2": "table-3d", "table-3": "table-64d", "table-4": "table-best"}
 """The paper's numbers of its tables, and the recipes."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq reproduce``."""
-    parser.epilog = EXAMPLES
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see --list; also table-2, table-3, table-4")
-    parser.add_argument("--list", action="store_true", help="print the recipes, methods and scales, and stop")
-    add_flags(parser)
+ARGUMENTS = (
+    arg("recipe", nargs="?", metavar="RECIPE", help="see --list; also table-2, table-3, table-4"),
+    arg("--list", action="store_true", help="print the recipes, methods and scales, and stop"),
+    *compare.ARGUMENTS,
+)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -36,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
         check_name("recipe", args.recipe, [*TABLES, *RECIPES])
     elif args.resume is None:
         raise ValueError(f"which one? Known recipes: {', '.join([*TABLES, *RECIPES])}; --list says more")
-    run_recipe(args, args.recipe and TABLES.get(args.recipe, args.recipe))
+    compare.run_recipe(args, args.recipe and TABLES.get(args.recipe, args.recipe))
 
 
 def listing() -> str:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from driftvq.cli.arguments import say, whole
+from driftvq.cli.arguments import arg, number, say
 
 EXAMPLES = """examples:
   driftvq toys                                  all demos and methods, figures in ./toys
@@ -12,31 +12,26 @@ EXAMPLES = """examples:
   driftvq toys --table --seeds 5                usage and distortion of every method as Markdown
   driftvq toys --play playground.html           a page to play with in the browser
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq toys``."""
-    parser.epilog = EXAMPLES
-    parser.add_argument(
-        "--demo", nargs="+", metavar="NAME", help="translation, expansion, shrinking, split (default: all)"
-    )
-    parser.add_argument(
+ARGUMENTS = (
+    arg("--demo", nargs="+", metavar="NAME", help="translation, expansion, shrinking, split (default: all)"),
+    arg(
         "--method",
         nargs="+",
         metavar="NAME",
         help="vanilla, ns_vq, ns_vq_toy, trans_vq, trans_vq_toy (default: these; _toy: the paper's rule), or any "
         "other quantizer of the library with its defaults, e.g. ema_vq, sim_vq",
-    )
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the figures (default: 0)")
-    parser.add_argument("--out", type=Path, default=Path("toys"), metavar="DIR", help="for figures (default: toys)")
-    parser.add_argument("--table", action="store_true", help="print the table instead of drawing")
-    parser.add_argument("--seeds", type=whole(1), default=5, metavar="N", help="seeds of the table (default: 5)")
-    parser.add_argument("--play", type=Path, metavar="FILE", help="write the playground, one HTML file, and stop")
+    ),
+    number("--seed", "of the figures (default: 0)", 0, default=0),
+    arg("--out", type=Path, default=Path("toys"), metavar="DIR", help="for figures (default: toys)"),
+    arg("--table", action="store_true", help="print the table instead of drawing"),
+    number("--seeds", "seeds of the table (default: 5)", default=5),
+    arg("--play", type=Path, metavar="FILE", help="write the playground, one HTML file, and stop"),
+)
 
 
 def run(args: argparse.Namespace) -> None:
     """Draw the toy demos, print their table or write the playground."""
-    from driftvq.names import check_name, install_command
+    from driftvq.names import check_name
     from driftvq.toys.clouds import DEMOS
 
     demos = [check_name("demo", demo, DEMOS) for demo in args.demo or DEMOS]
@@ -53,9 +48,7 @@ def run(args: argparse.Namespace) -> None:
         from driftvq.toys.trajectories import format_table, toy_table
 
         sys.stdout.write(format_table(toy_table(args.seeds, methods, demos, say)) + "\n")
-        return
-    try:
+    else:
         from driftvq.toys.figures import draw_gallery
-    except ImportError as error:
-        raise ValueError(f"figures need more packages ({error}): {install_command('toys')}") from error
-    draw_gallery(demos, methods, args.seed, args.out, say)
+
+        draw_gallery(demos, methods, args.seed, args.out, say)

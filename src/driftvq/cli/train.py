@@ -3,10 +3,9 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from driftvq.cli.arguments import say
-from driftvq.names import install_command
+from driftvq.cli.arguments import arg, folder_to_resume, say
 from driftvq.training.settings import add_flags, given_flags, make_config, read_settings
 
 if TYPE_CHECKING:
@@ -22,20 +21,17 @@ EXAMPLES = """examples:
 
 A config file holds the same settings: `codebook_size: 1024`. Every run saves its own as config.yaml.
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``driftvq train``."""
-    parser.epilog = EXAMPLES
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings; flags win over it")
-    parser.add_argument(
+ARGUMENTS = (
+    arg("--config", type=Path, metavar="FILE", help="YAML file of settings; flags win over it"),
+    arg(
         "--resume",
         nargs="?",
         const="",
         metavar="RUN",
         help="continue this run, or the one of --out, from its newest checkpoint",
-    )
-    add_flags(parser)
+    ),
+    add_flags,
+)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -45,69 +41,43 @@ def run(args: argparse.Namespace) -> None:
     if resume:
         from driftvq.training.run import resumed_config
 
-        config = resumed_config(_run_to_resume(args.resume, flags, file), flags, file)
+        folder = folder_to_resume(args.resume, flags.get("out") or file.get("out"), "run", "RUN")
+        config = resumed_config(folder, flags, file)
     else:
         config = make_config(file, flags)
-    try:
-        from driftvq.training.run import train
-        from driftvq.training.stopping import (
-            FAILED,
-            INTERRUPTED,
-            InterruptedTrainingError,
-            NonFiniteError,
-            ending_at_once,
-        )
-    except ImportError as error:
-        raise ValueError(f"training needs more packages ({error}): {install_command('tokenizer')}") from error
-    try:
-        with ending_at_once():
-            _report(train(config, resume=resume, say=say))
-    except InterruptedTrainingError as stopped:
-        _tell(
-            f"stopped after step {stopped.step}, everything is saved; to continue: driftvq train --resume {stopped.run}"
-        )
-        raise SystemExit(INTERRUPTED) from None
-    except NonFiniteError as error:
-        _tell(f"driftvq train: error: {error}")
-        raise SystemExit(FAILED) from None
-
-
-def _tell(line: str) -> None:
-    """Say it once, not in each of the processes that train together."""
+    from driftvq.training import stopping
     from driftvq.training.fabric import is_first_process
+    from driftvq.training.run import train
 
-    if is_first_process():
-        say(line)
+    def tell(line: str) -> None:
+        """Say it once, not in each of the processes that train together."""
+        if is_first_process():
+            say(line)
 
-
-def _run_to_resume(named: str, flags: dict[str, Any], file: dict[str, Any]) -> Path:
-    out = flags.get("out") or file.get("out")
-    if named and out and Path(named) != Path(out):
-        raise ValueError(f"--resume {named} continues in its own folder; got another --out {out}")
-    if not (named or out):
-        raise ValueError("--resume needs the run to continue: --resume RUN, or --out RUN beside it")
-    return Path(named or str(out))
+    try:
+        with stopping.ending_at_once():
+            result = train(config, resume=resume, say=say)
+            if is_first_process():
+                _report(result)
+    except stopping.InterruptedTrainingError as stopped:
+        how = f"to continue: driftvq train --resume {stopped.run}"
+        tell(f"stopped after step {stopped.step}, everything is saved; {how}")
+        raise SystemExit(stopping.INTERRUPTED) from None
+    except stopping.NonFiniteError as error:
+        tell(f"driftvq train: error: {error}")
+        raise SystemExit(stopping.FAILED) from None
 
 
 def _report(result: "TrainResult") -> None:
-    from driftvq.training.fabric import is_first_process
-
-    if not is_first_process():
-        return
     best, run = result.best, result.run
     lines = [f"finished {result.step:,} steps: {_values(result.latest)}"]
     if best and best["step"] != result.latest.get("step"):
         lines.append(f"best at step {int(best['step']):,}: {_values(best)}")
     if result.skipped:
         lines.append(f"skipped {result.skipped} unreadable images, listed in {run / 'skipped.txt'}")
-    lines += [
-        f"model: {run / 'model'}   log: {run / 'metrics.jsonl'}   pictures: {run / 'samples'}",
-        "next:",
-        f"  driftvq evaluate {run}",
-        f"  driftvq reconstruct {run} PHOTO.jpg",
-        f"  driftvq inspect {run}",
-        f"  driftvq report {run}",
-    ]
+    lines += [f"model: {run / 'model'}   log: {run / 'metrics.jsonl'}   pictures: {run / 'samples'}", "next:"]
+    nexts = ("evaluate {}", "reconstruct {} PHOTO.jpg", "inspect {}", "report {}")
+    lines += [f"  driftvq {command.format(run)}" for command in nexts]
     sys.stdout.write("\n".join(lines) + "\n")
 
 

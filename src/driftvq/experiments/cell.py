@@ -3,50 +3,37 @@
 import os
 import shutil
 import signal
+import statistics
 import sys
 import threading
 import time
 import traceback
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from driftvq.data import eval_batches, to_float
-from driftvq.experiments.measuring import (
-    BATCH,
-    StepClock,
-    UsageProbe,
-    describe_codes,
-    measure,
-    parameters_of,
-    peak_memory_mb,
-    readings,
-    rebuild,
-)
+from driftvq.data import to_float
+from driftvq.experiments import measuring
+from driftvq.experiments.measuring import BATCH, UsageProbe, batches_of
 from driftvq.files import read_records
 from driftvq.machine import pick_accelerator
 from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, quantize_afterwards
 from driftvq.models.running import model_pairs
+from driftvq.models.vqvae import count_parameters
+from driftvq.records import runs
 from driftvq.records.codec import write_record
 from driftvq.records.comparisons import CODES_FILE, TRAINING, Cell, Status, read_cell, update_cell
-from driftvq.records.runs import (
-    CHECKPOINTS,
-    CONFIG_FILE,
-    ENVIRONMENT_FILE,
-    METRICS_FILE,
-    MODEL,
-    SKIPPED_FILE,
-    append_record,
-)
+from driftvq.records.runs import METRICS_FILE, MODEL, append_record
 from driftvq.training.checkpoints import list_checkpoints
 from driftvq.training.config import TrainConfig
 from driftvq.training.loop import Probe
-from driftvq.training.run import open_images, train
+from driftvq.training.run import train
 from driftvq.training.settings import make_config
 from driftvq.training.stopping import InterruptedTrainingError
 
@@ -54,7 +41,7 @@ INTERRUPTED = 130
 ENGINE, THREADS = "DRIFTVQ_ENGINE", "DRIFTVQ_THREADS"
 """Set by the engine: its process, without which a cell stops, and the cell's share of threads."""
 
-KEPT = (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, SKIPPED_FILE)
+KEPT = (runs.CONFIG_FILE, runs.ENVIRONMENT_FILE, METRICS_FILE, runs.SKIPPED_FILE)
 """What stays of a finished training."""
 UNFINISHED = "unfinished"
 """Among a cell's seconds: those of a training that was interrupted."""
@@ -88,17 +75,24 @@ def train_model(cell: Cell) -> Cell:
     if cell.task.after is None:
         model, cost = _train(cell, config)
     else:
-        model, cost = _trained_elsewhere(cell.folder.parent / cell.task.after)
+        other = read_cell(cell.folder.parent / cell.task.after)
+        if other.status != "done":
+            raise ValueError(f"needs the network of {cell.task.after}, which is {other.status}")
+        model = VQVAE.from_pretrained(other.folder / MODEL)
+        seconds = {"train": other.seconds["train"]}
+        cost = {"seconds": seconds, "steps": other.steps, "ms_per_step": other.ms_per_step}
     if cell.task.afterwards:
         started = time.perf_counter()
-        model = _with_codebook(model, config, cell.task.kmeans_images)
+        with batches_of(config, "train", cell.task.kmeans_images) as batches:
+            images, device = (to_float(batch.images) for batch in batches), pick_accelerator("auto")
+            model = quantize_afterwards(model.to(device), images, config.codebook_size, config.seed)
         cost["seconds"]["train"] += time.perf_counter() - started
         _log_validation(cell, config, model, cost["steps"])
     model.save_pretrained(cell.folder / MODEL)
     values = {**_on_the_way(cell, config), **_readings(model, config)}
-    cell = update_cell(
-        cell.folder, **cost, values=values, peak_memory_mb=peak_memory_mb(), parameters=parameters_of(model)
-    )
+    counts = count_parameters(model)  # of the quantizer, codes that no optimizer trains included
+    parts = {"network": counts["encoder"] + counts["decoder"], "quantizer": counts["quantizer"] + counts["codes"]}
+    cell = update_cell(cell.folder, **cost, values=values, peak_memory_mb=measuring.peak_memory_mb(), parameters=parts)
     shutil.rmtree(cell.folder / TRAINING, ignore_errors=True)
     return cell
 
@@ -106,7 +100,7 @@ def train_model(cell: Cell) -> Cell:
 def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
     """The model after the last step, whichever validation was the best: all methods take as many steps."""
     run = cell.folder / TRAINING
-    resume = bool(list_checkpoints(run / CHECKPOINTS))
+    resume = bool(list_checkpoints(run / runs.CHECKPOINTS))
     if not resume:
         shutil.rmtree(run, ignore_errors=True)
     probe = Probe(cell.task.probes, UsageProbe(config).read) if cell.task.probes else None
@@ -114,7 +108,7 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
     say = partial(print, file=sys.stderr, flush=True)
     started = time.perf_counter()
     try:
-        with StepClock() as clock:
+        with measuring.step_times() as times:
             result = train(replace(config, out=str(run)), resume=resume, say=say, probe=probe)
     finally:
         seconds = before + time.perf_counter() - started
@@ -122,30 +116,15 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
             if (run / name).is_file():
                 shutil.copyfile(run / name, cell.folder / name)
         update_cell(cell.folder, seconds={UNFINISHED: seconds})
-    cost = {"seconds": {"train": seconds}, "steps": result.step, "ms_per_step": clock.ms_per_step()}
-    return result.model, cost
-
-
-def _trained_elsewhere(folder: Path) -> tuple[VQVAE, dict[str, Any]]:
-    cell = read_cell(folder)
-    if cell.status != "done":
-        raise ValueError(f"needs the network of {folder.name}, which is {cell.status}")
-    cost = {"seconds": {"train": cell.seconds["train"]}, "steps": cell.steps, "ms_per_step": cell.ms_per_step}
-    return VQVAE.from_pretrained(folder / MODEL), cost
-
-
-def _with_codebook(model: VQVAE, config: TrainConfig, images: int | None) -> VQVAE:
-    model = model.to(pick_accelerator("auto"))
-    source = open_images(config, "train")
-    with eval_batches(source, size=config.size, batch_size=BATCH, limit=images) as batches:
-        return quantize_afterwards(model, (to_float(b.images) for b in batches), config.codebook_size, config.seed)
+    # The median leaves out validations and checkpoints, which few of the intervals contain.
+    ms = 1000 * statistics.median(b - a for a, b in pairwise(times)) if len(times) > 1 else None
+    return result.model, {"seconds": {"train": seconds}, "steps": result.step, "ms_per_step": ms}
 
 
 def _log_validation(cell: Cell, config: TrainConfig, model: VQVAE, step: int) -> None:
     """What a codebook made afterwards is worth on the images that the others are validated on: all its log says."""
     assert model.quantizer is not None
-    source, limit = open_images(config, "val"), config.val_images or None
-    with eval_batches(source, size=config.size, batch_size=config.batch_size, limit=limit) as batches:
+    with batches_of(config, "val", config.val_images or None, config.batch_size) as batches:
         pairs = model_pairs(model, batches, next(model.parameters()).device)
         found = evaluate(pairs, codebook_size=model.quantizer.codebook_size, metrics=("psnr", "usage", "perplexity"))
     (cell.folder / METRICS_FILE).unlink(missing_ok=True)  # of the network without codes
@@ -163,25 +142,25 @@ def _on_the_way(cell: Cell, config: TrainConfig) -> dict[str, float]:
 
 
 def _readings(model: VQVAE, config: TrainConfig) -> dict[str, float]:
-    with eval_batches(open_images(config, "val"), size=config.size, batch_size=BATCH, limit=8 * BATCH) as batches:
+    with batches_of(config, "val", 8 * BATCH) as batches:
         device = next(model.parameters()).device
         latents: list[Tensor] = [model.latents(to_float(batch.images).to(device)) for batch in batches]
-    return readings(model, torch.cat(latents).movedim(1, -1).flatten(end_dim=-2))
+    return measuring.readings(model, torch.cat(latents).movedim(1, -1).flatten(end_dim=-2))
 
 
 def measure_model(cell: Cell, model: VQVAE) -> Cell:
     """Measure a trained model, and with that end the cell."""
     started = time.perf_counter()
     config = make_config(cell.config)
-    evaluation = measure(cell, config, model)
+    evaluation = measuring.measure(cell, config, model)
     values = {name: value for name, value in evaluation.to_dict()["values"].items() if value is not None}
     if "usage" in values:
         values["selected"] = values.pop("usage")
     probe = UsageProbe(config)
     values |= probe.read(model)
-    originals = rebuild(cell.folder, model)
+    originals = measuring.rebuild(cell.folder, model)
     if probe.counts is not None:
-        write_record(cell.folder / CODES_FILE, describe_codes(model, probe.counts, [originals]))
+        write_record(cell.folder / CODES_FILE, measuring.describe_codes(model, probe.counts, originals))
     return update_cell(
         cell.folder,
         status="done",

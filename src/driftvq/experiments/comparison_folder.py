@@ -1,21 +1,18 @@
 """The folder of a comparison: begun, or found again."""
 
-from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from driftvq.data import eval_batches
 from driftvq.data.images import write_image
-from driftvq.experiments.design import Request, differences
+from driftvq.experiments.design import Request
+from driftvq.experiments.measuring import batches_of
 from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.files import LOCK_FILE, dated_folder
 from driftvq.machine import environment
 from driftvq.records import comparisons as records
 from driftvq.records.codec import decode, encode, read_record, write_record
 from driftvq.records.comparisons import CELL_FILE, CELLS, COMPARISON_FILE, ORIGINALS, Comparison
-from driftvq.training.config import TrainConfig
-from driftvq.training.run import open_images
 
 STRIP = 8
 """Images whose reconstructions are shown."""
@@ -23,11 +20,7 @@ PER_CELL = ("quantizer", "quantizer_options", "seed", "out")
 
 
 def find_folder(request: Request, out: Path | None, resume: bool) -> Path:
-    """The folder to work in; nothing is written.
-
-    Raises:
-        ValueError: it holds something else, or another comparison.
-    """
+    """The folder to work in; a ValueError if it holds something else, or another comparison. Nothing is written."""
     if out is None:
         return dated_folder(f"{request.recipe}-NOW")
     if out.exists() and not out.is_dir():
@@ -38,7 +31,8 @@ def find_folder(request: Request, out: Path | None, resume: bool) -> Path:
         return out
     if not (out / COMPARISON_FILE).is_file():
         raise ValueError(f"the folder {out} is not empty and holds no comparison; choose another --out")
-    changes = differences(stored_request(out), request)
+    old, new = vars(stored_request(out)), vars(request)
+    changes = [f"{name}: {old[name]!r} → {new[name]!r}" for name in new if old[name] != new[name]]
     if changes:
         raise ValueError(
             f"{out} holds another comparison; choose another --out, or ask for the same; "
@@ -92,7 +86,10 @@ def cell_record(folder: Path, cell: CellPlan, plan: Plan) -> records.Cell:
 
 def comparison_record(folder: Path, plan: Plan) -> Comparison:
     """The contents of ``comparison.json``."""
-    recipe = plan.recipe
+    recipe, configs = plan.recipe, [cell.config.to_dict() for cell in plan.cells]
+    shared = {name for name in configs[0] if all(config[name] == configs[0][name] for config in configs)}
+    methods, points = list(plan.methods), [None, *(plan.sweep.values if plan.sweep else ())]
+    order = sorted(plan.cells, key=lambda cell: (methods.index(cell.method), points.index(cell.point), cell.seed))
     return Comparison(
         folder=folder,
         name=plan.request.name or folder.name,
@@ -105,25 +102,18 @@ def comparison_record(folder: Path, plan: Plan) -> Comparison:
         seeds=plan.seeds,
         metrics=plan.metrics,
         sweep=plan.sweep,
-        methods=tuple(records.Method(method.name, method.label, method.group) for method in plan.methods),
-        places=_places(plan),
-        environment=environment_facts(),
+        methods=tuple(records.Method(method.name, method.label, method.group) for method in methods),
+        places=tuple(records.Place(cell.method.name, cell.point, cell.seed) for cell in order),
+        environment=_environment(),
         data={"source": plan.data, "train": plan.train, "evaluation": plan.evaluation, "size": plan.base.size},
-        config=shared_config(plan),
+        config={name: value for name, value in configs[0].items() if name in shared and name not in PER_CELL},
         paper=_published(plan),
         notes=tuple(_notes(plan)),
         request=encode(plan.request),
     )
 
 
-def shared_config(plan: Plan) -> dict[str, Any]:
-    """The settings that all cells have in common."""
-    configs = [cell.config.to_dict() for cell in plan.cells]
-    names = [f.name for f in fields(TrainConfig) if f.name not in PER_CELL]
-    return {name: configs[0][name] for name in names if all(config[name] == configs[0][name] for config in configs)}
-
-
-def environment_facts() -> dict[str, Any]:
+def _environment() -> dict[str, Any]:
     """What of the environment a reader of the results asks for, on one level."""
     found = environment()
     git, packages = found["git"], found["packages"]
@@ -132,9 +122,9 @@ def environment_facts() -> dict[str, Any]:
         **{name: found[name] for name in ("python", "platform", "cpu")},
         "gpu": ", ".join(found["devices"]) or None,
         "cores": found["cores"],
-        "git": None if git is None else git["commit"] + (" with changes" if git["changed"] else ""),
     }
-    return {name: value for name, value in facts.items() if value is not None or name == "git"}
+    commit = None if git is None else git["commit"] + (" with changes" if git["changed"] else "")
+    return {name: value for name, value in facts.items() if value is not None} | {"git": commit}
 
 
 def write_originals(folder: Path, plan: Plan) -> None:
@@ -143,18 +133,10 @@ def write_originals(folder: Path, plan: Plan) -> None:
     count = min(STRIP, plan.evaluation)
     if len(list(folder.glob("*.png"))) == count:
         return
-    config = plan.base
-    with eval_batches(open_images(config, "val"), size=config.size, batch_size=count, limit=count) as batches:
+    with batches_of(plan.base, "val", count, count) as batches:
         images = next(iter(batches)).images
     for number, image in enumerate(images.permute(0, 2, 3, 1).numpy()):
         write_image(folder / f"{number:02d}.png", image)
-
-
-def _places(plan: Plan) -> tuple[records.Place, ...]:
-    """In the order of the methods, the conditions and the seeds."""
-    methods, points = list(plan.methods), [None, *(plan.sweep.values if plan.sweep else ())]
-    order = sorted(plan.cells, key=lambda cell: (methods.index(cell.method), points.index(cell.point), cell.seed))
-    return tuple(records.Place(cell.method.name, cell.point, cell.seed) for cell in order)
 
 
 def _published(plan: Plan) -> records.Paper | None:
@@ -171,9 +153,11 @@ def _published(plan: Plan) -> records.Paper | None:
 
 
 def _notes(plan: Plan) -> list[str]:
-    notes = list(plan.recipe.notes)
-    notes.append("All methods of a seed start from the same network and see the same images in the same order.")
-    notes.append("Models are evaluated as they are after the last step.")
+    notes = [
+        *plan.recipe.notes,
+        "All methods of a seed start from the same network and see the same images in the same order.",
+        "Models are evaluated as they are after the last step.",
+    ]
     if len(plan.seeds) > 1 and not plan.own_splits and plan.request.val_data is None:
         notes.append("The data has no validation split of its own: each seed holds out its own images.")
     if any(cell.config.warm_up for cell in plan.cells):

@@ -59,13 +59,7 @@ def name_of(settings: Mapping[str, Any], alone: bool) -> Point:
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper reports.
-
-    Attributes:
-        source: where.
-        setting: of its experiment.
-        values: by method and condition (None without one), metric by metric.
-    """
+    """What the paper reports: values by method and condition (None without one), metric by metric."""
 
     source: str
     setting: str
@@ -77,21 +71,11 @@ class Recipe:
     """An experiment: a base and what is varied.
 
     Attributes:
-        name: on the command line.
-        title: for readers.
-        question: one sentence that the result answers.
-        methods: names, in the order of the rows.
-        settings: what differs from the scale's settings, at every scale.
-        at_scale: what differs at single scales, by their names.
-        method_settings: what differs for single methods.
-        conditions: what is varied.
+        settings: what differs from the scale's settings, at every scale; then at single ones, and for single methods.
         same_images: every condition sees as many images as the base, rather than as many steps.
-        seeds: unless asked otherwise; None: as many as the scale has.
-        evaluation: images to evaluate on; None: as many as the scale has.
-        metrics: in the order of the columns, the one that ranks first; empty: the scale's.
+        seeds, evaluation, metrics: unless asked otherwise; None or empty: as many images, and what, the scale has. The
+            first metric ranks.
         probes: steps after which usage is counted over enough latents, as it is at the end.
-        published: the paper's numbers.
-        notes: what a reader must know.
     """
 
     name: str
@@ -111,20 +95,12 @@ class Recipe:
     notes: tuple[str, ...] = ()
 
 
-LAPTOP_METRICS = ("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity")
-PAPER_METRICS = ("rfid", "lpips_alex", "ssim", "psnr", "kid", "ms_ssim", "usage", "perplexity")
-PLAIN_METRICS = ("psnr", "ssim", "usage", "perplexity")
-
-
 @dataclass(frozen=True)
 class Scale:
-    """A size.
+    """A size: settings of a :class:`driftvq.training.TrainConfig`, and what is measured, in the order of the columns.
 
     Attributes:
-        settings: of a :class:`driftvq.training.TrainConfig`.
         evaluation: images to evaluate on; None: all that are held out.
-        metrics: in the order of the columns, the one that ranks first.
-        seeds: unless asked otherwise.
         kmeans_images: training images for a codebook made afterwards; None: all.
         overrides: settings that win over a recipe's own.
         sweeps: values that replace a recipe's, by the one setting that it varies.
@@ -135,10 +111,9 @@ class Scale:
 
     name: str
     settings: Mapping[str, Any]
-    evaluation: int | None
     metrics: tuple[str, ...]
-    seeds: int
-    kmeans_images: int | None
+    evaluation: int | None = None
+    kmeans_images: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     sweeps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     without_weights: bool = False
@@ -147,83 +122,53 @@ class Scale:
 
 
 _SMOKE = {"network": "small", "size": 32, "steps": 2, "batch_size": 4, "code_dim": 3, "codebook_size": 32}
+_MOST = {"codebook_size": 32, "code_dim": 4, "batch_size": 4, "size": 32, "warm_up": 1, "evaluation": 8, "seeds": 1}
+_PAPER = {"epochs": 40.0, "batch_size": 16, "learning_rate": 5e-4, "crop": "center", "flip": False}
+_RARELY = {"val_every": 1000, "checkpoint_every": 1000}
+_PAPER_METRICS = ("rfid", "lpips_alex", "ssim", "psnr", "kid", "ms_ssim", "usage", "perplexity")
 
-SCALES = {
-    scale.name: scale
-    for scale in (
-        Scale(
-            "smoke",
-            {"val_every": 2, "val_images": 4, "log_every": 1, "probe_every": 2, "checkpoint_every": 2},
-            evaluation=8,
-            metrics=PLAIN_METRICS,
-            without_weights=True,
-            seeds=1,
-            kmeans_images=8,
-            overrides={**_SMOKE, "epochs": None, "loss": "mse"},
-            sweeps={"codebook_size": (16, 32), "batch_size": (2, 4)},
-            most={
-                "codebook_size": 32,
-                "code_dim": 4,
-                "batch_size": 4,
-                "size": 32,
-                "warm_up": 1,
-                "evaluation": 8,
-                "seeds": 1,
-            },
-        ),
-        Scale(
-            "laptop",
-            {
-                **{"network": "small", "size": 64, "steps": 400, "batch_size": 16, "learning_rate": 5e-4},
-                **{"val_every": 50, "val_images": 48, "log_every": 10, "probe_every": 50, "checkpoint_every": 100},
-            },
-            evaluation=120,
-            metrics=LAPTOP_METRICS,
-            seeds=1,
-            kmeans_images=512,
-        ),
-        Scale(
-            "overnight",
-            {
-                **{"network": "small", "size": 32, "epochs": 40.0, "batch_size": 16, "learning_rate": 5e-4},
-                **{"crop": "center", "flip": False, "val_every": 1000, "probe_every": 1000, "checkpoint_every": 1000},
-            },
-            evaluation=None,
-            metrics=PAPER_METRICS,
-            needs_data=True,
-            seeds=1,
-            kmeans_images=None,
-        ),
-        Scale(
-            "paper",
-            {
-                **{"network": "paper", "size": 256, "epochs": 40.0, "batch_size": 16, "learning_rate": 5e-4},
-                **{"crop": "center", "flip": False, "workers": 4, "val_every": 1000, "checkpoint_every": 1000},
-            },
-            evaluation=None,
-            metrics=PAPER_METRICS,
-            needs_data=True,
-            seeds=1,
-            kmeans_images=None,
-        ),
-    )
-}
+_SCALES = (
+    Scale(
+        "smoke",
+        {"val_every": 2, "val_images": 4, "log_every": 1, "probe_every": 2, "checkpoint_every": 2},
+        metrics=("psnr", "ssim", "usage", "perplexity"),
+        evaluation=8,
+        without_weights=True,
+        kmeans_images=8,
+        overrides={**_SMOKE, "epochs": None, "loss": "mse"},
+        sweeps={"codebook_size": (16, 32), "batch_size": (2, 4)},
+        most=_MOST,
+    ),
+    Scale(
+        "laptop",
+        {
+            **{"network": "small", "size": 64, "steps": 400, "batch_size": 16, "learning_rate": 5e-4},
+            **{"val_every": 50, "val_images": 48, "log_every": 10, "probe_every": 50, "checkpoint_every": 100},
+        },
+        metrics=("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity"),
+        evaluation=120,
+        kmeans_images=512,
+    ),
+    Scale(
+        "overnight",
+        {**_PAPER, **_RARELY, "network": "small", "size": 32, "probe_every": 1000},
+        metrics=_PAPER_METRICS,
+        needs_data=True,
+    ),
+    Scale(
+        "paper",
+        {**_PAPER, **_RARELY, "network": "paper", "size": 256, "workers": 4},
+        metrics=_PAPER_METRICS,
+        needs_data=True,
+    ),
+)
+SCALES = {scale.name: scale for scale in _SCALES}
 """``smoke``: seconds; ``laptop``: minutes; ``overnight``: the paper's epochs, on small images; ``paper``: the published
 setting, on a GPU."""
-
-
 DEFAULT_SCALE = "laptop"
 
-FLAGS = {
-    name: "--" + name.replace("_", "-")
-    for name in (
-        *("scale", "name", "data", "val_data", "methods", "seeds"),
-        *("codebook_size", "code_dim", "batch_size", "size", "steps"),
-    )
-} | {"evaluation": "--evaluation-images"}
-"""Fields that a flag sets."""
 SETTINGS = ("data", "val_data", "code_dim", "batch_size", "size", "steps")
-"""Those that are settings of every training, as they stand."""
+"""Fields of a request that are settings of every training, as they stand."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +190,6 @@ class Request:
     evaluation: int | None = None
 
     def command(self) -> str:
-        """What to type to repeat it."""
         words = ["driftvq", "compare"] if self.recipe == "compare" else ["driftvq", "reproduce", self.recipe]
         for name, flag in FLAGS.items():
             value = getattr(self, name)
@@ -254,10 +198,6 @@ class Request:
         return shlex.join(words)
 
 
-def differences(old: Request, new: Request) -> list[str]:
-    """Fields that differ, as ``name: old → new``."""
-    return [
-        f"{entry.name}: {getattr(old, entry.name)!r} → {getattr(new, entry.name)!r}"
-        for entry in fields(Request)
-        if getattr(old, entry.name) != getattr(new, entry.name)
-    ]
+FLAGS = {entry.name: "--" + entry.name.replace("_", "-") for entry in fields(Request) if entry.name != "recipe"}
+FLAGS["evaluation"] = "--evaluation-images"
+"""Fields that a flag sets."""

@@ -11,17 +11,20 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from driftvq.experiments.cell import ENGINE, THREADS
 from driftvq.experiments.comparison_folder import begin, find_folder
-from driftvq.experiments.live_cells import LiveCells
 from driftvq.experiments.plan import CellPlan, Plan
-from driftvq.files import locked
+from driftvq.files import locked, records_of
 from driftvq.machine import cores
-from driftvq.records.comparisons import CELLS, LOG_FILE, Status, read_cell, update_cell
+from driftvq.records.comparisons import CELLS, LOG_FILE, TRAINING, Status, read_cell, update_cell
+from driftvq.records.metric_table import plain_label, with_unit
+from driftvq.records.runs import METRICS_FILE
 from driftvq.report import write_report, write_results
 
 POLL_SECONDS = 0.2
@@ -29,24 +32,95 @@ STOP_SECONDS = 60.0
 """How long cells may take to save a checkpoint after an interruption."""
 LOCK_SECONDS = 30.0
 """How long to wait for cells that an engine left behind: they save a checkpoint and end."""
-
+TAIL_BYTES = 16_384
+SHOWN = ("psnr", "usage")
 
 Process = subprocess.Popen[bytes]
 Start = Callable[[Path, int], Process]
 """Starts the cell of a folder at a place from 0 to jobs - 1."""
 
 
+class LiveCells:
+    """An overall bar and a line for each running cell on stderr; plain lines if it is not a terminal."""
+
+    def __init__(self, folder: Path, plan: Plan, console: Console | None = None) -> None:
+        self.folder, self.plan = folder, plan
+        self.console = console or Console(file=sys.stderr)
+        self.finished: set[str] = set()
+        self.begun: dict[str, float] = {}
+        self.lines: dict[str, TaskID] = {}
+        self.bar: Progress | None = None
+        self.whole = TaskID(0)
+
+    def __enter__(self) -> "LiveCells":
+        cells = self.folder / CELLS
+        self.finished = {cell.name for cell in self.plan.cells if read_cell(cells / cell.name).status == "done"}
+        if self.console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+            self.bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console)
+            total = sum(cell.config.steps or 0 for cell in self.plan.cells)
+            self.whole = self.bar.add_task("all cells", total=total, text="")
+            self.bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def started(self, cell: CellPlan) -> None:
+        self.begun[cell.name] = time.monotonic()
+        if self.bar is not None:
+            self.lines[cell.name] = self.bar.add_task(f"  {cell.name}", total=cell.config.steps, text="starting")
+
+    def ended(self, cell: CellPlan, status: str) -> None:
+        self.finished.add(cell.name)
+        record = read_cell(self.folder / CELLS / cell.name)
+        seconds = time.monotonic() - self.begun[cell.name]
+        if self.bar is not None:
+            self.bar.remove_task(self.lines.pop(cell.name))
+        what = shown(record.values) if status == "done" else f"failed: {record.error or 'it could not even record why'}"
+        log = f"; log: {record.log_path}" if status == "failed" else ""
+        line = f"[{len(self.finished)}/{len(self.plan.cells)}] {cell.name}: {what} ({seconds:.0f} s){log}"
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def tick(self, running: list[CellPlan]) -> None:
+        if self.bar is None:
+            return
+        steps = sum(cell.config.steps or 0 for cell in self.plan.cells if cell.name in self.finished)
+        for cell in running:
+            step, values = latest(self.folder / CELLS / cell.name)
+            steps += step
+            text = "evaluating" if step >= (cell.config.steps or 0) else f"step {step}/{cell.config.steps}"
+            line = " · ".join(filter(None, [text, shown(values)]))
+            self.bar.update(self.lines[cell.name], completed=step, text=line)
+        self.bar.update(self.whole, completed=steps, text=f"{len(self.finished)} of {len(self.plan.cells)} cells")
+
+
+def shown(values: dict[str, Any]) -> str:
+    """PSNR and usage in words."""
+    found = {name: values[name] for name in SHOWN if values.get(name) is not None}
+    return ", ".join(f"{plain_label(name)} {with_unit(name, value)}" for name, value in found.items())
+
+
+def latest(cell: Path) -> tuple[int, dict[str, float]]:
+    """The last step that a cell has logged, and its latest PSNR and usage: of validation, else of training."""
+    running = cell / TRAINING / METRICS_FILE
+    records, values = [], dict[str, float]()
+    with suppress(OSError), (running if running.exists() else cell / METRICS_FILE).open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+        records = records_of(file.read().decode("utf-8", errors="replace").splitlines())
+    for record in records:
+        for name in SHOWN:
+            for key in (f"train/{name}", f"val/{name}"):
+                if isinstance(record.get(key), int | float):
+                    values[name] = record[key]
+    return max((record["step"] for record in records), default=0), values
+
+
 class Engine:
     """The cells of a comparison on their way from waiting to done or failed.
 
-    A failed cell does not stop the others. Cells that another one depends on come first.
-
-    Args:
-        folder: of the comparison.
-        plan: its cells.
-        jobs: cells at a time.
-        start: starts one.
-        watcher: told about it.
+    A failed cell does not stop the others. Cells that another one depends on come first. ``jobs`` run at a time.
     """
 
     def __init__(self, folder: Path, plan: Plan, jobs: int, start: Start, watcher: LiveCells) -> None:
@@ -55,11 +129,7 @@ class Engine:
         self.status = {cell.name: self._read_status(cell) for cell in plan.cells}
 
     def run(self) -> None:
-        """Run all cells that are not done, failed ones again.
-
-        Raises:
-            KeyboardInterrupt: after Ctrl-C or SIGTERM; the cells are stopped and can go on later.
-        """
+        """Run all cells that are not done, failed ones again; Ctrl-C and SIGTERM stop them until they go on."""
         waiting = [cell for cell in self.plan.cells if self.status[cell.name] != "done"]
         for cell in waiting:
             self.status[cell.name] = "waiting"
@@ -131,13 +201,9 @@ class Engine:
 
 
 def start_cell(folder: Path, place: int, threads: int, gpus: int, lock: int) -> Process:
-    """Start ``python -m driftvq.experiments.cell`` with its share of the machine.
+    """Start ``python -m driftvq.experiments.cell`` with its share of the machine; GPUs are shared out by its place.
 
-    Args:
-        folder: of the cell.
-        place: from 0 to jobs - 1; GPUs are shared out by it.
-        threads, gpus: of each cell, and of the machine.
-        lock: descriptor that every cell holds open as long as it lives.
+    ``lock`` is a descriptor that every cell holds open as long as it lives.
     """
     share = str(threads)
     environment = {**os.environ, ENGINE: str(os.getpid()), THREADS: share}
@@ -180,31 +246,20 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class Share(NamedTuple):
-    """How a machine is shared out: cells at a time, threads of each, and GPUs."""
+def share_machine(jobs: int | None, cells: int) -> tuple[int, int, int]:
+    """Cells at a time, threads of each, and GPUs.
 
-    jobs: int
-    threads: int
-    gpus: int
-
-
-def share_machine(jobs: int | None, cells: int) -> Share:
-    """One cell per GPU, or per core without one, unless asked otherwise; the cores are shared equally."""
+    One cell per GPU, or per core without one, unless asked otherwise; the cores are shared equally.
+    """
     gpus, available = torch.cuda.device_count(), cores()
     if jobs is None:
-        one_device = torch.backends.mps.is_available()
-        jobs = gpus or (1 if one_device else available)
+        jobs = gpus or (1 if torch.backends.mps.is_available() else available)
     jobs = max(1, min(jobs, cells))
-    return Share(jobs, max(1, available // jobs), gpus)
+    return jobs, max(1, available // jobs), gpus
 
 
 def run_comparison(folder: Path, plan: Plan, jobs: int, threads: int, gpus: int, resume: bool = False) -> Path:
-    """Run what is left of a comparison and return its report.
-
-    Raises:
-        ValueError: another comparison came first.
-        KeyboardInterrupt: it was stopped; the report shows what there is.
-    """
+    """Run what is left of a comparison and return its report, which after an interruption shows what there is."""
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, "comparison", LOCK_SECONDS) as lock:
         find_folder(plan.request, folder, resume)

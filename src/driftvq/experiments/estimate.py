@@ -3,7 +3,7 @@
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from driftvq.experiments.plan import CellPlan, Plan
 from driftvq.machine import pick_accelerator
 from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, ModelConfig
+from driftvq.progress import clock_time
 from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
 from driftvq.training.fabric import memory_layout, pick_precision
 from driftvq.training.objective import ReconstructionLoss
@@ -30,6 +31,25 @@ PATIENCE = 15.0
 
 Key = tuple[str, int, str, int, int]
 """Network, size of the images, method, number of codes, and images of a batch."""
+
+
+def outlook(plan: Plan, jobs: int, threads: int) -> str:
+    """The cells with the time that they will take."""
+    if not plan.cells:
+        return "every cell is finished\n"
+    times = estimate_cells(plan, measure_speed(plan, threads))
+    width = max(len(name) for name in times)
+    lines = [f"{plan.recipe.title} · scale {plan.scale.name} · {plan.data}: {plan.train:,} images to train on"]
+    lines += [f"{'cell':<{width}}  {'steps':>7}  {'train':>8}  {'evaluate':>8}"]
+    for cell in plan.cells:
+        train, evaluation = map(clock_time, times[cell.name])
+        steps = "–" if cell.after is not None else f"{cell.config.steps:,}"
+        lines.append(f"{cell.name:<{width}}  {steps:>7}  {train:>8}  {evaluation:>8}")
+    lines.append(
+        f"{len(plan.cells)} cells, {jobs} at a time with {threads} threads each, {plan.evaluation} images to "
+        f"evaluate on: about {clock_time(wall_seconds(times, jobs))} at the speed just measured"
+    )
+    return "\n".join(lines) + "\n"
 
 
 class Speed(NamedTuple):
@@ -118,16 +138,18 @@ def _training_seconds(cell: CellPlan) -> float:
     images = torch.rand(batch, 3, config.size, config.size, device=device) * 2 - 1
     images = images.contiguous(memory_format=layout)
 
-    half = pick_precision(config) == "bf16-mixed"
-
-    def step() -> None:
+    half, seconds = pick_precision(config) == "bf16-mixed", []
+    for _ in range(2):  # the first one makes up its mind about memory and algorithms
+        started = time.perf_counter()
         with torch.autocast(device, torch.bfloat16, enabled=half):
             output = model(images)
         (loss_of(output.images.float(), images) + output.loss).backward()
         optimizer.step()
         optimizer.zero_grad()
-
-    return _fastest(step, device) / batch
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds) / batch
 
 
 def _evaluation_seconds(plan: Plan) -> tuple[float, float]:
@@ -151,14 +173,3 @@ def _evaluation_seconds(plan: Plan) -> tuple[float, float]:
         evaluate(pairs(), codebook_size=None, metrics=names, cache=Path(cache), device=device)
     whole = time.perf_counter() - started
     return max(whole - (asked[2] - asked[0]), 0.0), (asked[2] - asked[1]) / BATCH
-
-
-def _fastest(step: Callable[[], None], device: str) -> float:
-    best = float("inf")
-    for _ in range(2):  # the first one makes up its mind about memory and algorithms
-        started = time.perf_counter()
-        step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - started)
-    return best

@@ -5,12 +5,11 @@ Shape suffixes: k codes, n latents, d dimensions.
 
 import math
 import resource
-import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import torch
@@ -19,10 +18,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from driftvq.data import eval_batches
 from driftvq.data.images import read_image, to_float, to_uint8, write_image
+from driftvq.data.loader import Batches
 from driftvq.metrics import CodeCounter, Evaluation, evaluate
 from driftvq.models import VQVAE
 from driftvq.models.running import model_pairs
-from driftvq.models.vqvae import count_parameters
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Cell, Codes
 from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
@@ -33,13 +32,17 @@ BATCH = 16
 MOST_CODES, MOST_LATENTS = 2000, 500
 
 
+def batches_of(config: TrainConfig, split: str, limit: int | None, batch_size: int = BATCH) -> Batches:
+    """Images of a run, as they are evaluated; at most ``limit``, evenly spaced."""
+    return eval_batches(open_images(config, split), size=config.size, batch_size=batch_size, limit=limit)
+
+
 def measure(cell: Cell, config: TrainConfig, model: VQVAE) -> Evaluation:
     """Evaluate a model on the images of its comparison."""
     device = next(model.parameters()).device
     codebook_size = None if model.quantizer is None else model.quantizer.codebook_size
     names = [name for name in cell.task.metrics if codebook_size is not None or name not in CODE_METRICS]
-    source = open_images(config, "val")
-    with eval_batches(source, size=config.size, batch_size=BATCH, limit=cell.task.images) as batches:
+    with batches_of(config, "val", cell.task.images) as batches:
         pairs = model_pairs(model, batches, device)
         return evaluate(pairs, codebook_size=codebook_size, metrics=names, device=device)
 
@@ -63,12 +66,8 @@ class UsageProbe:
     of one image are alike, as many of training images, from everywhere among them: codes that the first of a sorted
     folder do not need would look dead, too. If either are too few, the same mirrored follow.
 
-    Args:
-        config: of the run, whose images are taken.
-
     Attributes:
-        over: what the latest reading counted, for readers.
-        latents: how many that were.
+        over, latents: what the latest reading counted, for readers, and how many.
         counts: how often they selected each code ``(k,)``, in all codebooks together; None without a quantizer.
     """
 
@@ -97,38 +96,32 @@ class UsageProbe:
         return {"usage": counter.usage(), "perplexity": counter.perplexity()}
 
     def _images(self, split: str, limit: int) -> Iterator[tuple[str, Tensor]]:
-        config, name = self.config, "held-out images" if split == "val" else "training images"
+        name = "held-out images" if split == "val" else "training images"
         for mirrored in (False, True):
-            with eval_batches(open_images(config, split), size=config.size, batch_size=BATCH, limit=limit) as batches:
+            with batches_of(self.config, split, limit) as batches:
                 for batch in batches:
                     yield (f"mirrored {name}", batch.images.flip(3)) if mirrored else (name, batch.images)
 
 
 def readings(model: VQVAE, latents_nd: Tensor) -> dict[str, float]:
-    """What the quantizer says of itself, and whether the latents use all of their dimensions.
-
-    Args:
-        model: just trained: a saved one has forgotten what matters in training alone.
-        latents_nd: of some images.
-    """
+    """What the quantizer of a model just trained says of itself, and whether the latents use all their dimensions."""
     spread_d = torch.linalg.eigvalsh(latents_nd.double().t().cov().reshape(latents_nd.shape[1], -1)).clamp(min=0).sqrt()
     found = {} if model.quantizer is None else model.quantizer.readings()
     return {**found, "thinnest": float(spread_d[0] / spread_d[-1].clamp(min=1e-300))}
 
 
-def describe_codes(model: VQVAE, counts: Tensor, images: Iterable[Tensor]) -> Codes:
-    """How often codes were selected, and where they lie; of several codebooks the first is shown.
-
-    Args:
-        model: with a quantizer.
-        counts: how often each code was selected.
-        images: batches in [-1, 1], whose latents are shown beside the codes.
-    """
-    assert model.quantizer is not None
-    codebook = model.quantizer.codebook.detach().float().cpu()
+@torch.no_grad()
+def describe_codes(model: VQVAE, counts: Tensor, images: Tensor) -> Codes:
+    """How often codes were selected, and where they and latents of images lie; of several codebooks the first."""
+    quantizer = model.quantizer
+    assert quantizer is not None
+    codebook = quantizer.codebook.detach().float().cpu()
     codes_kd = codebook.reshape(-1, *codebook.shape[-2:])[0]
     shown = torch.linspace(0, len(codes_kd) - 1, min(len(codes_kd), MOST_CODES)).round().long()
-    latents_nd = code_space_latents(model, images)
+    latents_nd = codes_kd[:0]  # none, unless the quantizer compares latents with its codes
+    if isinstance(quantizer, CodebookQuantizer):
+        rows_nd = model.latents(images).movedim(1, -1).reshape(-1, quantizer.dim).float()
+        latents_nd = quantizer.to_code_space(quantizer.project_in(rows_nd)).float().cpu()
     latents_nd = latents_nd[torch.linspace(0, len(latents_nd) - 1, min(len(latents_nd), MOST_LATENTS)).long()]
     places = flattened(torch.cat([codes_kd[shown], latents_nd]))
     return Codes(
@@ -137,17 +130,6 @@ def describe_codes(model: VQVAE, counts: Tensor, images: Iterable[Tensor]) -> Co
         point_codes=tuple(shown.tolist()),
         latents=tuple(places[len(shown) :].tolist()),
     )
-
-
-@torch.no_grad()
-def code_space_latents(model: VQVAE, images: Iterable[Tensor]) -> Tensor:
-    """The latents where the quantizer compares them with its codes ``(n, d)``; none if it does not compare."""
-    quantizer = model.quantizer
-    if not isinstance(quantizer, CodebookQuantizer):
-        return torch.zeros(0, 0 if quantizer is None else quantizer.codebook.shape[-1])
-    rows = [model.latents(batch).movedim(1, -1).reshape(-1, quantizer.dim).float() for batch in images]
-    projected_nd: Tensor = quantizer.project_in(torch.cat(rows))
-    return quantizer.to_code_space(projected_nd).float().cpu()
 
 
 def flattened(points_nd: Tensor) -> Tensor:
@@ -162,26 +144,15 @@ def flattened(points_nd: Tensor) -> Tensor:
     return rounded_n2
 
 
-class StepClock:
-    """When each step of any optimizer of this process ended, inside.
-
-    The median of the times between them leaves out validations and checkpoints, which few of the intervals contain.
-    """
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def __enter__(self) -> Self:
-        self._handle = register_optimizer_step_post_hook(lambda *arguments: self.times.append(time.perf_counter()))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._handle.remove()
-
-    def ms_per_step(self) -> float | None:
-        """None without two steps."""
-        between = [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
-        return 1000 * statistics.median(between) if between else None
+@contextmanager
+def step_times() -> Iterator[list[float]]:
+    """When each step of any optimizer of this process ended, inside."""
+    times: list[float] = []
+    handle = register_optimizer_step_post_hook(lambda *arguments: times.append(time.perf_counter()))
+    try:
+        yield times
+    finally:
+        handle.remove()
 
 
 def peak_memory_mb() -> float:
@@ -190,9 +161,3 @@ def peak_memory_mb() -> float:
         return torch.cuda.max_memory_allocated() / 1e6
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
-
-
-def parameters_of(model: VQVAE) -> dict[str, int]:
-    """Numbers in the network and in the quantizer, codes that no optimizer trains included."""
-    counts = count_parameters(model)
-    return {"network": counts["encoder"] + counts["decoder"], "quantizer": counts["quantizer"] + counts["codes"]}

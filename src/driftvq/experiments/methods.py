@@ -18,9 +18,6 @@ class Method:
     """A contestant.
 
     Attributes:
-        name: unique.
-        label: for readers.
-        group: whose it is.
         settings: what it changes in a :class:`driftvq.training.TrainConfig`; an option of the quantizer may be a
             function of the config and of the number of training images.
         afterwards: it has no training of its own, but gives a codebook to the network of this method.

@@ -36,11 +36,7 @@ MACHINE = {"devices": 1, "tensorboard": False, "workers": 0}
 
 @dataclass(frozen=True)
 class CellPlan:
-    """One method under one condition with one seed.
-
-    Attributes:
-        after: the cell whose network this one takes over.
-    """
+    """One method under one condition with one seed; ``after``: the cell whose network it takes over."""
 
     name: str
     method: Method
@@ -55,9 +51,8 @@ class Plan:
     """Everything that a comparison will do.
 
     Attributes:
-        evaluation: number of images to evaluate on.
-        train: number of images to train on.
-        held_out: number of images that are not trained on.
+        train, evaluation, held_out: numbers of images to train on, to evaluate on, and that are not trained on.
+        own_splits: the data itself says what is held out, so that it is the same for every seed.
     """
 
     request: Request
@@ -65,16 +60,15 @@ class Plan:
     scale: Scale
     methods: tuple[Method, ...]
     seeds: tuple[int, ...]
-    sweep: Sweep | None
-    cells: tuple[CellPlan, ...]
-    train: int
-    evaluation: int
-    held_out: int
     own_splits: bool
+    sweep: Sweep | None = None
+    cells: tuple[CellPlan, ...] = ()
+    train: int = 0
+    evaluation: int = 0
+    held_out: int = 0
 
     @property
     def data(self) -> str:
-        """The images, for readers."""
         return self.request.data or EMBEDDED
 
     @property
@@ -90,29 +84,28 @@ class Plan:
 
 
 def make_plan(request: Request) -> Plan:
-    """Check a request and lay out its cells.
-
-    Raises:
-        ValueError: an unknown name, a setting that cannot work, no data, or too few images to evaluate on.
-    """
+    """Lay out the cells of a request; a ValueError names what is unknown, cannot work, or is too little."""
     recipe = RECIPES[check_name("recipe", request.recipe, RECIPES)]
     scale = SCALES[check_name("scale", request.scale, SCALES)]
     if scale.needs_data and request.data is None:
         raise ValueError(f"--scale {scale.name} needs images: --data SPEC; the embedded photographs are too few")
     methods = tuple(find_methods(request.methods or recipe.methods))
-    seeds = tuple(range(request.seeds or min(recipe.seeds or scale.seeds, scale.most.get("seeds", 99))))
-    conditions = _conditions(request, recipe, scale)
-    first = _config(request, recipe, scale, methods[0], {}, 0)
+    seeds = tuple(range(request.seeds or min(recipe.seeds or 1, scale.most.get("seeds", 99))))
+    path = Path(request.data or "").expanduser()
+    own_splits = request.data is None or (path.is_dir() and split_folder(path, "val")[1] == "all")
+    plan = Plan(request, recipe, scale, methods, seeds, own_splits)
+    conditions = _conditions(plan)
+    first = _config(plan, methods[0], {}, 0)
     train = len(open_images(first, "train"))
-    evaluation, held_out = _evaluation(request, recipe, scale, first, seeds)
-    cells = tuple(_cells(request, recipe, scale, methods, seeds, conditions, train))
-    sweep = _sweep(conditions, cells)
-    own = _has_splits(request.data)
-    return Plan(request, recipe, scale, methods, seeds, sweep, cells, train, evaluation, held_out, own)
+    evaluation, held_out = _evaluation(plan, first)
+    plan = replace(plan, train=train, evaluation=evaluation, held_out=held_out)
+    cells = tuple(_cells(plan, conditions))
+    return replace(plan, cells=cells, sweep=_sweep(conditions, cells))
 
 
-def _conditions(request: Request, recipe: Recipe, scale: Scale) -> tuple[Condition, ...]:
+def _conditions(plan: Plan) -> tuple[Condition, ...]:
     """The recipe's conditions as the scale has them, without what flags set for all; empty: nothing is varied."""
+    request, recipe, scale = plan.request, plan.recipe, plan.scale
     varied, asked = _varied(recipe.conditions), request.codebook_size
     if asked is not None and (varied == ["codebook_size"] or (not varied and len(asked) > 1)):
         return every(codebook_size=asked)
@@ -139,49 +132,44 @@ def _varied(conditions: Sequence[Condition]) -> list[str]:
     return list(dict.fromkeys(name for condition in conditions for name in condition.settings))
 
 
-def _alone(conditions: Sequence[Condition]) -> bool:
-    """Whether every condition sets the same one setting."""
-    return len(_varied(conditions)) == 1 and all(condition.settings for condition in conditions)
+def _only(conditions: Sequence[Condition]) -> str | None:
+    """The setting that every condition sets, and no other."""
+    varied = _varied(conditions)
+    return varied[0] if len(varied) == 1 and all(condition.settings for condition in conditions) else None
 
 
 def _sweep(conditions: tuple[Condition, ...], cells: tuple[CellPlan, ...]) -> Sweep | None:
     """What is varied, with the places that the cells have."""
-    points = tuple(dict.fromkeys(cell.point for cell in cells if cell.point is not None))
-    varied = _varied(conditions)
-    if not points:
-        return None
-    if not _alone(conditions):
-        return Sweep("condition", points, "condition")
-    order = [condition.settings[varied[0]] for condition in conditions]
-    return Sweep(varied[0], tuple(sorted(points, key=order.index)), titles(varied[0])[0])
+    points, name = tuple(dict.fromkeys(cell.point for cell in cells if cell.point is not None)), _only(conditions)
+    if not points or name is None:
+        return Sweep("condition", points, "condition") if points else None
+    order = [condition.settings[name] for condition in conditions]
+    return Sweep(name, tuple(sorted(points, key=order.index)), titles(name)[0])
 
 
-def _cells(
-    request: Request,
-    recipe: Recipe,
-    scale: Scale,
-    methods: tuple[Method, ...],
-    seeds: tuple[int, ...],
-    conditions: tuple[Condition, ...],
-    train: int,
-) -> Iterator[CellPlan]:
+def _cells(plan: Plan, conditions: tuple[Condition, ...]) -> Iterator[CellPlan]:
     """Seed by seed and condition by condition, so that methods can be compared early; who is waited for, first."""
-    names, alone = [method.name for method in methods], _alone(conditions)
+    methods, alone = plan.methods, _only(conditions) is not None
+    names = [method.name for method in methods]
     awaited = {method.afterwards for method in methods}
     order = sorted(methods, key=lambda method: (method.name not in awaited, method.afterwards is not None))
     made: set[str] = set()
-    for seed in seeds:
+    for seed in plan.seeds:
         for condition in conditions or (Condition({}),):
             for method in order:
-                if condition.methods is not None and method.name not in condition.methods and not request.methods:
+                if condition.methods is not None and method.name not in condition.methods and not plan.request.methods:
                     continue
                 change = {  # a method without codes does not have a number of them
                     name: value
                     for name, value in condition.settings.items()
                     if method.has_codebook or name != "codebook_size"
                 }
-                config = _config(request, recipe, scale, method, change, seed)
-                config = _resolved(config, _config(request, recipe, scale, method, {}, seed), recipe, train)
+                config, base = _config(plan, method, change, seed), _config(plan, method, {}, seed)
+                steps = resolve_steps(base, plan.train)
+                if plan.recipe.same_images:
+                    steps = max(1, round(steps * base.batch_size / config.batch_size))
+                config = replace(config, steps=steps + config.warm_up, epochs=None)
+                config = resolved(config, plan.train)
                 name = _name(method.name, config, seed, method.has_codebook, change)
                 if name in made:  # conditions that differ in the number of codes alone are one to an autoencoder
                     continue
@@ -190,14 +178,13 @@ def _cells(
                 after = None
                 if method.afterwards in names:
                     after = _name(method.afterwards, config, seed, has_codebook=False, change=bare)
-                base = BASE if len(conditions) > 1 and not condition.settings else None
-                yield CellPlan(name, method, base or name_of(change, alone), seed, config, after)
+                point = BASE if len(conditions) > 1 and not condition.settings else name_of(change, alone)
+                yield CellPlan(name, method, point, seed, config, after)
 
 
-def _config(
-    request: Request, recipe: Recipe, scale: Scale, method: Method, change: Mapping[str, Any], seed: int
-) -> TrainConfig:
+def _config(plan: Plan, method: Method, change: Mapping[str, Any], seed: int) -> TrainConfig:
     """Machine, scale, recipe, method, flags, condition: the later one wins."""
+    request, recipe, scale = plan.request, plan.recipe, plan.scale
     flags: dict[str, Any] = {name: value for name in SETTINGS if (value := getattr(request, name)) is not None}
     if request.codebook_size is not None:
         flags["codebook_size"] = request.codebook_size[0]
@@ -215,14 +202,6 @@ def _config(
     )
 
 
-def _resolved(config: TrainConfig, base: TrainConfig, recipe: Recipe, train: int) -> TrainConfig:
-    """The config with its number of steps, those of a warm-up on top, and with the options that depend on it."""
-    steps = resolve_steps(base, train)
-    if recipe.same_images:
-        steps = max(1, round(steps * base.batch_size / config.batch_size))
-    return resolved(replace(config, steps=steps + config.warm_up, epochs=None), train)
-
-
 def _name(method: str, config: TrainConfig, seed: int, has_codebook: bool, change: Mapping[str, Any]) -> str:
     """A folder's name that tells a cell from all others of its comparison."""
     codes = f"k{config.codebook_size}-" if has_codebook else ""
@@ -231,12 +210,11 @@ def _name(method: str, config: TrainConfig, seed: int, has_codebook: bool, chang
     return f"{method}--{codes}d{config.code_dim}-b{config.batch_size}{more}--seed{seed}"
 
 
-def _evaluation(
-    request: Request, recipe: Recipe, scale: Scale, config: TrainConfig, seeds: tuple[int, ...]
-) -> tuple[int, int]:
+def _evaluation(plan: Plan, config: TrainConfig) -> tuple[int, int]:
     """How many images to evaluate on, and how many are held out; there must be so many for every seed."""
-    own = _has_splits(request.data) or request.val_data is not None
-    counts = [len(open_images(replace(config, seed=seed), "val")) for seed in (seeds[:1] if own else seeds)]
+    request, recipe, scale = plan.request, plan.recipe, plan.scale
+    seeds = plan.seeds[:1] if plan.own_splits or request.val_data is not None else plan.seeds
+    counts = [len(open_images(replace(config, seed=seed), "val")) for seed in seeds]
     wanted, there = request.evaluation or recipe.evaluation or scale.evaluation, min(counts)
     if wanted is not None:
         wanted = min(wanted, scale.most.get("evaluation", wanted))
@@ -248,11 +226,3 @@ def _evaluation(
             f"name more with --val-data, or ask for --evaluation-images {there}"
         )
     return wanted or there, there
-
-
-def _has_splits(data: str | None) -> bool:
-    """Whether the data itself says what is held out, so that it is the same for every seed."""
-    if data is None:
-        return True
-    path = Path(data).expanduser()
-    return path.is_dir() and split_folder(path, "val")[1] == "all"

@@ -34,9 +34,9 @@ def write_record(path: str | os.PathLike[str], record: Any) -> Path:
 def read_record(kind: type[Record], path: Path, **not_stored: Any) -> Record:
     """A dataclass from its file; ``not_stored`` are the fields that the file does not have."""
     data = read_object(path)
-    if data.pop("format", None) != FORMAT:
-        found = shortened(read_object(path).get("format"))
-        raise ValueError(f"{path}: is of format {found}; this driftvq reads format {FORMAT}")
+    found = data.pop("format", None)
+    if found != FORMAT:
+        raise ValueError(f"{path}: is of format {shortened(found)}; this driftvq reads format {FORMAT}")
     record: Record = _decode_record(kind, data, str(path), not_stored)
     return record
 
@@ -53,11 +53,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: Any, value: Any, where: str) -> Any:
-    """What :func:`encode` gave, as the type that it had.
-
-    Raises:
-        ValueError: it is something else; the message says where.
-    """
+    """What :func:`encode` gave, as the type that it had; a ValueError says where it is something else."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
@@ -68,7 +64,10 @@ def decode(kind: Any, value: Any, where: str) -> Any:
     if origin is tuple and isinstance(value, list):
         return tuple(decode(arguments[0], each, f"{where}[{i}]") for i, each in enumerate(value))
     if origin is dict and isinstance(value, dict):
-        return _decode_mapping(arguments[1], value, where)
+        # Of an object of numbers those that there are: none that is null, or not finite.
+        inner = float | None if arguments[1] is float else arguments[1]
+        found = {key: decode(inner, each, f"{where}: {key!r}") for key, each in value.items()}
+        return {key: each for key, each in found.items() if each is not None or arguments[1] is not float}
     if not _fits(kind, value):
         raise ValueError(f"{where} is {shortened(value)}; allowed: {_words(kind)}")
     return float(value) if kind is float else value
@@ -104,14 +103,6 @@ def _decode_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     return decode(fitting, value, where)
 
 
-def _decode_mapping(kind: Any, value: dict[str, Any], where: str) -> dict[str, Any]:
-    """Of an object of numbers those that there are: none that is null, or not finite."""
-    if kind is not float:
-        return {key: decode(kind, each, f"{where}: {key!r}") for key, each in value.items()}
-    found = {key: decode(float | None, each, f"{where}: {key!r}") for key, each in value.items()}
-    return {key: each for key, each in found.items() if each is not None}
-
-
 def _fits(kind: Any, value: Any) -> bool:
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
@@ -136,6 +127,4 @@ def _stored(kind: Any) -> tuple[Field[Any], ...]:
     return tuple(entry for entry in fields(kind) if entry.metadata.get("stored", True))
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)

@@ -7,7 +7,7 @@
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from driftvq.names import check_name
 from driftvq.records.codec import read_record, write_record
@@ -21,13 +21,7 @@ Status = Literal["done", "failed", "running", "waiting"]
 Point = int | float | str | None
 """A place in the sweep, e.g. a codebook size; None without a sweep, and for methods that the sweep does not touch."""
 
-GROUP_LABELS: dict[Group, str] = {
-    "ours": "ours",
-    "paper": "paper's form",
-    "ablation": "ablation",
-    "peer": "peer",
-    "reference": "reference",
-}
+GROUP_LABELS: dict[Group, str] = {group: "paper's form" if group == "paper" else group for group in get_args(Group)}
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,6 @@ class Task:
 
     Attributes:
         images: to evaluate on; None: all.
-        metrics: to measure.
         after: the cell whose network it takes over.
         afterwards: whether it gets its codebook after training, by k-means.
         kmeans_images: training images for that; None: all.
@@ -104,8 +97,7 @@ class Cell:
     Attributes:
         values: what was measured, by metric (:data:`driftvq.records.metric_table.METRICS`).
         n: images behind the values.
-        usage_over: the latents that usage and perplexity were counted over, for readers.
-        usage_latents: how many these are.
+        usage_over, usage_latents: the latents that usage and perplexity were counted over, for readers; how many.
         missing: metrics that could not be measured, and why.
         seconds: of "train" and "evaluate"; "unfinished": of a training that was interrupted.
     """
@@ -134,23 +126,16 @@ class Cell:
 
     @property
     def place(self) -> Place:
-        """Where it belongs."""
         return Place(self.method, self.point, self.seed)
 
     @property
     def log_path(self) -> Path:
-        """Where its log is."""
         return self.folder / self.log
 
 
 @dataclass(frozen=True)
 class Codes:
-    """How often each code was selected, and where codes and latents lie on a map of two dimensions.
-
-    Attributes:
-        counts: over the latents that usage is counted over.
-        point_codes: the codes that ``points`` shows.
-    """
+    """How often each code was selected, and where codes (``points`` shows ``point_codes``) and latents lie on a map."""
 
     counts: tuple[int, ...]
     points: tuple[tuple[float, ...], ...] = ()
@@ -184,7 +169,6 @@ class Comparison:
     cells: tuple[Cell, ...] = field(default=(), metadata={"stored": False})
 
     def method(self, name: str) -> Method:
-        """The method of that name."""
         return next(method for method in self.methods if method.name == name)
 
 
@@ -215,17 +199,18 @@ def read_codes(cell: Cell) -> Codes | None:
 def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
     """Read a comparison with its cells, in the order of its places.
 
-    Args:
-        folder: with ``comparison.json`` and ``cells/``.
-
     Raises:
         FileNotFoundError: there is no such folder, or no comparison in it.
         ValueError: a file is damaged or contradicts another; the message names it.
     """
     folder = Path(folder)
     path = folder / COMPARISON_FILE
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
     if not path.is_file():
-        raise FileNotFoundError(_no_comparison(folder))
+        below = sorted(str(path.parent) for path in folder.glob(f"*/{COMPARISON_FILE}"))
+        hint = f"; comparisons below it: {', '.join(below)}" if below else ""
+        raise FileNotFoundError(f"{folder} is no comparison: it has no {COMPARISON_FILE}{hint}")
     comparison = read_record(Comparison, path, folder=folder)
     names = [method.name for method in comparison.methods]
     for key, values in (("seeds", comparison.seeds), ("metrics", comparison.metrics), ("methods", names)):
@@ -235,37 +220,23 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
         if repeated:
             raise ValueError(f"{path}: {key!r} names {', '.join(repeated)} more than once; allowed: once")
     for place in comparison.places:
-        _known_method(place.method, names, path)
-    found = _found_cells(comparison, names)
-    waiting = (
-        (place, Cell(folder / CELLS, place.method, place.point, place.seed, "waiting")) for place in comparison.places
-    )
-    return replace(comparison, cells=tuple(found.get(place, cell) for place, cell in waiting))
-
-
-def _found_cells(comparison: Comparison, methods: list[str]) -> dict[Place, Cell]:
+        _check_method(place.method, names, path)
     cells: dict[Place, Cell] = {}
-    for path in sorted(comparison.folder.glob(f"{CELLS}/*/{CELL_FILE}")):
+    for path in sorted(folder.glob(f"{CELLS}/*/{CELL_FILE}")):
         cell = read_cell(path.parent)
-        _known_method(cell.method, methods, path)
+        _check_method(cell.method, names, path)
         if cell.place not in comparison.places:
             raise ValueError(f"{path}: {cell.place} is none of the places that {COMPARISON_FILE} names")
         if cell.place in cells:
             raise ValueError(f"{path}: the same method, point and seed as {cells[cell.place].folder / CELL_FILE}")
         cells[cell.place] = cell
-    return cells
+    for at in comparison.places:
+        cells.setdefault(at, Cell(folder / CELLS, at.method, at.point, at.seed, "waiting"))
+    return replace(comparison, cells=tuple(cells[place] for place in comparison.places))
 
 
-def _known_method(name: str, methods: list[str], path: Path) -> None:
+def _check_method(name: str, methods: list[str], path: Path) -> None:
     try:
         check_name("method", name, methods)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _no_comparison(folder: Path) -> str:
-    if not folder.is_dir():
-        return f"there is no folder {folder}"
-    below = sorted(str(path.parent) for path in folder.glob(f"*/{COMPARISON_FILE}"))
-    hint = f"; comparisons below it: {', '.join(below)}" if below else ""
-    return f"{folder} is no comparison: it has no {COMPARISON_FILE}{hint}"

@@ -12,11 +12,9 @@ class Metric(NamedTuple):
     """A measure.
 
     Attributes:
-        label: its name for readers.
         better: the good direction; None if there is none, and then no value is the best.
         unit: "dB", "bits", …; "%" for a share that is written as a percentage.
         decimals: digits after the point; None for three significant ones of a typical value.
-        meaning: one line.
     """
 
     label: str
@@ -27,7 +25,6 @@ class Metric(NamedTuple):
 
     @property
     def percent(self) -> bool:
-        """Whether it is a share."""
         return self.unit == "%"
 
     @property
@@ -110,12 +107,7 @@ def expected_usage(codes: int, latents: int) -> float:
 
 
 def codebook_state(usage: float, possible: float = 1.0) -> State:
-    """Whether a codebook is alive: the one definition.
-
-    Args:
-        usage: share of the codes that some latent selects.
-        possible: what it can reach at best (:func:`expected_usage`); 1 with many latents for each code.
-    """
+    """Whether a codebook is alive: the one definition, by its usage and what this can reach at best."""
     share = usage / possible if possible > 0 else 1.0
     return "alive" if share >= ALIVE else "collapsed" if share < COLLAPSED else "partly used"
 
@@ -130,10 +122,7 @@ def metric(name: str) -> Metric:
     if at:
         final = metric(at[1])
         return final._replace(label=f"{final.label} at step {at[2]}", meaning=f"{final.meaning}, after {at[2]} steps")
-    known = METRICS.get(name)
-    if known is not None:
-        return known
-    return Metric(name, "lower") if name.startswith("lpips") else Metric(name, None)
+    return METRICS.get(name) or Metric(name, "lower" if name.startswith("lpips") else None)
 
 
 def is_better(name: str, value: float, other: float) -> bool:

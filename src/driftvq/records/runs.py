@@ -84,8 +84,7 @@ def drop_records_after(path: Path, step: int) -> None:
     """Forget what was logged after a step, and half-written lines, so that a resumed run can log it again."""
     if not path.exists():
         return
-    kept = [json.dumps(record) + "\n" for record in read_records(path) if record["step"] <= step]
-    write_text(path, "".join(kept))
+    write_text(path, "".join(f"{json.dumps(line)}\n" for line in read_records(path) if line["step"] <= step))
 
 
 def _finite(value: Any) -> Any:
@@ -96,12 +95,7 @@ def _finite(value: Any) -> Any:
 
 
 def load_results(folder: str | os.PathLike[str]) -> Comparison:
-    """A comparison, or a run of ``driftvq train`` as a comparison of one method.
-
-    Raises:
-        FileNotFoundError: there is no such folder, or neither of them in it.
-        ValueError: a file is damaged; the message names it.
-    """
+    """A comparison, or a run of ``driftvq train`` as a comparison of one method; raises as :func:`load_comparison`."""
     folder = Path(folder)
     is_run = (folder / CONFIG_FILE).is_file() and not (folder / COMPARISON_FILE).exists()
     return _load_run(folder) if is_run else load_comparison(folder)
@@ -113,10 +107,9 @@ def _load_run(folder: Path) -> Comparison:
     name, seed = str(config.get("quantizer")), int(config.get("seed") or 0)
     found, notes = _own_evaluation(folder)
     cell = _run_cell(folder, name, seed, config, found)
-    packages = about.get("packages") or {}
-    environment = {key: packages.get(key) for key in ("driftvq", "torch")}
+    versions, command = about.get("packages") or {}, about.get("command") or []
+    environment = {key: versions.get(key) for key in ("driftvq", "torch")}
     environment |= {key: about.get(key) for key in ("python", "platform", "threads")}
-    command = about.get("command") or []
     return Comparison(
         folder=folder,
         name=folder.resolve().name,
@@ -173,11 +166,9 @@ def _run_cell(folder: Path, name: str, seed: int, config: dict[str, Any], found:
     values.pop("perplexity", None)  # of the validation images, while usage is that of training
     if "usage" in values:
         values["selected"] = values.pop("usage")
-    if "train/usage" in last:
-        values["usage"] = float(last["train/usage"])
-    for key in ("relocated", "drift_followed"):
-        if f"quantizer/{key}" in last:
-            values[key] = float(last[f"quantizer/{key}"])
+    for key in ("train/usage", "quantizer/relocated", "quantizer/drift_followed"):
+        if key in last:
+            values[key.partition("/")[2]] = float(last[key])
     measured = {key: value for key, value in (found.get("values") or {}).items() if isinstance(value, int | float)}
     values |= {key: float(value) for key, value in measured.items() if key not in ("usage", "perplexity")}
     steps = int(last.get("step", 0))

@@ -50,7 +50,7 @@ def gather_curves(results: Results) -> dict[str, Any]:
         for row in results.rows
     ]
     keys = list(dict.fromkeys(key for _, seeds in records for lines in seeds for line in lines for key in line))
-    charts = [*_quality_charts(keys), *_drift_charts(keys)]
+    charts = _charts(keys)
     curves = [(i, row, _by_step(seeds, chart["key"])) for i, chart in enumerate(charts) for row, seeds in records]
     curves = [(i, row, curve) for i, row, curve in curves if curve]
     counted = [step for i, _, curve in curves if charts[i]["key"] == "train/usage" for step in curve]
@@ -73,10 +73,7 @@ class Reached(NamedTuple):
 
 
 def times_to_level(results: Results) -> dict[tuple[str, Point], Reached]:
-    """How long every method takes to the PSNR that half of those that compete at its place have in the end.
-
-    By method and place, for the mean over seeds; between two validations on a straight line.
-    """
+    """How long every method takes to the PSNR that half of those that compete at its place have in the end."""
     found = {}
     for point in results.points:
         rows = [(row, *_validated(row)) for row in results.rows if row.point == point]
@@ -121,38 +118,31 @@ def rounded(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _quality_charts(keys: Sequence[str]) -> list[dict[str, Any]]:
+def _charts(keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Of the training, of how latents and codes move, and of what moves codes: drift followed, and relocations."""
     charts = []
     for key, (name, where) in QUALITY.items():
         if key in keys:
             label = "Selected by validation images" if name == "selected" else metric(name).heading
             chart: dict[str, Any] = {"key": key, "kind": "quality", "label": label, "where": where}
             charts.append(chart | {"percent": metric(name).percent, "usage": name == "usage"})
-    return charts
-
-
-def _drift_charts(keys: Sequence[str]) -> list[dict[str, Any]]:
-    """How latents and codes move, and what moves these: the drift that they follow, and how many were relocated."""
     own = [f"quantizer/{name}" for name in OWN if f"quantizer/{name}" in keys]
     known = [f"drift/{name}" for name in DRIFT if f"drift/{name}" in keys and name != "interval"]
     others = sorted(key for key in keys if key.startswith("drift/") and key.removeprefix("drift/") not in DRIFT)
-    ordered = [*known[:FIRST_READINGS], *own, *known[FIRST_READINGS:], *others]
-    charts = [{"key": key, "kind": "drift", "label": drift_label(key)} for key in ordered]
-    first = min(FIRST_READINGS, len(known)) + len(own)
-    return [chart | {"percent": False, "first": i < first} for i, chart in enumerate(charts)]
+    first = [*known[:FIRST_READINGS], *own]
+    for key in (*first, *known[FIRST_READINGS:], *others):
+        chart = {"key": key, "kind": "drift", "label": drift_label(key), "percent": False, "first": key in first}
+        charts.append(chart)
+    return charts
 
 
 def _by_step(seeds: Sequence[list[dict[str, Any]]], key: str) -> Curve:
     curve: Curve = {}
     for lines in seeds:
-        last = {line["step"]: line[key] for line in lines if _finite(line.get(key))}
-        for step, value in last.items():
+        found = [(line["step"], line[key]) for line in lines if type(line.get(key)) in (int, float)]
+        for step, value in dict(pair for pair in found if math.isfinite(pair[1])).items():
             curve.setdefault(step, []).append(float(value))
     return dict(sorted(curve.items()))
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _drawn(
@@ -178,39 +168,37 @@ def gather_codes(results: Results) -> list[dict[str, Any]]:
 
     Beside them stands what the evaluated images select, and what they select of the codes of a reference.
     """
-    found = [(row, first) for row in results.rows if (first := _first(row)) is not None]
+    found = []
+    for row in results.rows:
+        read = ((cell.seed, read_codes(cell)) for cell in row.done)
+        first = next(((row, seed, codes) for seed, codes in read if codes is not None and codes.counts), None)
+        found += [] if first is None else [first]
     limit = max(100, POINTS // max(1, len(found)))
-    return [_drawn_codes(row, seed, codes, limit, results) for row, (seed, codes) in found]
-
-
-def _first(row: Row) -> tuple[int, Codes] | None:
-    for cell in row.done:
-        codes = read_codes(cell)
-        if codes is not None and codes.counts:
-            return cell.seed, codes
-    return None
+    return [_drawn_codes(row, seed, codes, limit, results) for row, seed, codes in found]
 
 
 def _drawn_codes(row: Row, seed: int, codes: Codes, limit: int, results: Results) -> dict[str, Any]:
-    counts = codes.counts
-    alive = sum(count > 0 for count in counts)
-    drawn: dict[str, Any] = {
+    counts, total = codes.counts, sum(codes.counts)
+    shares = [count / total for count in counts if count > 0]
+    alive, ordered = len(shares), sorted(counts, reverse=True)
+    # Spread over the living codes, and where the dead begin: they show the shape of the sorted counts.
+    ranks = sorted({*thinned(max(alive, 1), MAX_BARS), min(alive, len(counts) - 1), len(counts) - 1})
+    return {
         "method": results.comparison.methods.index(row.method),
         "point": row.point,
         "seed": seed,
         "size": len(counts),
         "alive": alive,
-        "total": sum(counts),
-        "perplexity": _perplexity(counts),
+        "total": total,
+        "perplexity": round(math.exp(-math.fsum(p * math.log(p) for p in shares)), 1) if shares else 0.0,
         "state": row.state,
         "selected": row.values["selected"].mean if "selected" in row.values else None,
         "images": row.done[0].n,
         "reference": _reference(results, row),
+        "ranks": ranks,
+        "counts": [ordered[rank] for rank in ranks],
+        "map": _map(codes, limit),
     }
-    ordered = sorted(counts, reverse=True)
-    # Spread over the living codes, and where the dead begin: they show the shape of the sorted counts.
-    ranks = sorted({*thinned(max(alive, 1), MAX_BARS), min(alive, len(counts) - 1), len(counts) - 1})
-    return drawn | {"ranks": ranks, "counts": [ordered[rank] for rank in ranks], "map": _map(codes, limit)}
 
 
 def _reference(results: Results, row: Row) -> dict[str, Any] | None:
@@ -220,13 +208,6 @@ def _reference(results: Results, row: Row) -> dict[str, Any] | None:
             found = {"label": other.method.label, "selected": other.values["selected"].mean}
             return None if other is row else found
     return None
-
-
-def _perplexity(counts: Sequence[float]) -> float:
-    """``exp(-Σ p log p)`` of the shares p."""
-    total = sum(counts)
-    shares = [count / total for count in counts if count > 0]
-    return round(math.exp(-math.fsum(p * math.log(p) for p in shares)), 1) if shares else 0.0
 
 
 def _map(codes: Codes, limit: int) -> dict[str, Any] | None:
@@ -249,13 +230,11 @@ def _map(codes: Codes, limit: int) -> dict[str, Any] | None:
         return [n for x, y in places for n in (round((x - low_x) * scale), round((y - low_y) * scale))]
 
     counts = codes.counts
-    alive = [points[i] for i in shown if counts[numbers[i]] > 0]
-    dead = [points[i] for i in shown if counts[numbers[i]] <= 0]
     return {
         "width": round(width * scale),
         "height": round(height * scale),
-        "alive": grid(alive),
-        "dead": _together(grid(dead)),
+        "alive": grid([points[i] for i in shown if counts[numbers[i]] > 0]),
+        "dead": _together(grid([points[i] for i in shown if counts[numbers[i]] <= 0])),
         "latents": grid(latents),
         "shown": len(shown),
     }

@@ -18,7 +18,7 @@ from driftvq.records.runs import RUN, load_results
 from driftvq.report.drawings import Reached, gather_codes, gather_curves, rounded, times_to_level
 from driftvq.report.results import Results, Row, aggregate
 from driftvq.report.strips import gather_strips
-from driftvq.report.tables import ARROWS, column_size, results_table
+from driftvq.report.tables import ABOUT, ARROWS, column_size, results_table
 from driftvq.report.words import answer, counted, gather_paper
 
 REPORT_FILE = "report.html"
@@ -29,35 +29,24 @@ MAX_BYTES = 10_000_000
 IMAGE_BYTES = 5_000_000
 """What the images of a page may take together."""
 
-ABOUT = ("name", "recipe", "title", "scale", "question", "command", "created", "seeds", "notes")
-
 
 def write_report(
     folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Build the report of one comparison or run, or of several side by side, from what is on disk.
+    """Build the report of one comparison or run, or of several side by side, from what is on disk; returns the file.
 
-    Args:
-        folders: of one comparison or more, or of runs of ``driftvq train``.
-        out: the file to write; by default ``report.html`` in the folder, or for several ``report.html`` here.
-
-    Returns:
-        The file written.
+    By default it is ``report.html`` in the folder, or for several here.
     """
     chosen = [folders] if isinstance(folders, str | os.PathLike) else list(folders)
     if not chosen:
         raise ValueError("a report needs at least one folder of a comparison or a run; received none")
     if out is None:
         out = Path(chosen[0]) / REPORT_FILE if len(chosen) == 1 else Path(REPORT_FILE)
-    text = render([aggregate(load_results(folder)) for folder in chosen])
-    return write_text(Path(out), text)
+    return write_text(out, render([aggregate(load_results(folder)) for folder in chosen]))
 
 
 def render(comparisons: Sequence[Results]) -> str:
-    """The page of one comparison or several, under MAX_BYTES.
-
-    The images are made smaller until the page fits.
-    """
+    """The page of one comparison or several, whose images are made smaller until it is under MAX_BYTES."""
     budget = IMAGE_BYTES
     while True:
         content = _page(comparisons, budget).encode("utf-8", "replace")  # half a character, as in a file's odd name
@@ -84,17 +73,15 @@ def _page(comparisons: Sequence[Results], budget: int) -> str:
         "policy": f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'",
         "style": style,
-        "plain": "\n".join(_plain(results) for results in comparisons),
+        "plain": "\n".join(  # what is shown without JavaScript
+            f"<p>{html.escape(str(answer(results)))}</p>\n<pre>{html.escape(results_table(results))}</pre>"
+            for results in comparisons
+        ),
         "data": embed_json({"title": title, "collapsed": COLLAPSED, "comparisons": payloads}),
         "script": script,
     }
     pieces = _asset("page.html").split("{{")
     return pieces[0] + "".join(parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces[1:]))
-
-
-def _plain(results: Results) -> str:
-    """What is shown without JavaScript."""
-    return f"<p>{html.escape(str(answer(results)))}</p>\n<pre>{html.escape(results_table(results))}</pre>"
 
 
 def _hash(text: str) -> str:
@@ -106,43 +93,38 @@ def _asset(name: str) -> str:
 
 
 def comparison_payload(results: Results, image_budget: int) -> dict[str, Any]:
-    """What the page needs to know.
-
-    Args:
-        results: of the comparison.
-        image_budget: bytes that its images may take.
-    """
-    comparison = results.comparison
-    sweep = comparison.sweep
-    payload: dict[str, Any] = {key: getattr(comparison, key) for key in ABOUT}
-    payload["notes"] = [*comparison.notes, *counted(results)]
-    payload |= {"folder": str(comparison.folder), "answer": answer(results)._asdict()}
-    payload["single"] = comparison.recipe == RUN
-    payload["sweep"] = encode(sweep)
-    payload |= {"points": results.points, "lead": results.lead, "cells": len(comparison.cells)}
-    payload["methods"] = [
-        {"name": method.name, "label": method.label, "group": method.group, "groupLabel": GROUP_LABELS[method.group]}
-        for method in comparison.methods
-    ]
-    payload["columns"] = [_column(results, name) for name in results.columns]
-    reached = times_to_level(results)
-    payload["rows"] = [_row(results, row, reached.get((row.method.name, row.point))) for row in results.rows]
-    payload["missing"] = sorted({text for cell in comparison.cells for text in cell.missing})
-    payload |= {"training": gather_curves(results), "codes": gather_codes(results)}
-    payload |= {"strips": gather_strips(results, image_budget), "paper": gather_paper(results)}
-    payload["facts"] = {
-        "Data": comparison.data,
-        "Environment": comparison.environment,
-        "Shared settings": comparison.config,
+    """What the page needs to know; its images may take so many bytes."""
+    comparison, reached = results.comparison, times_to_level(results)
+    facts = {"Data": comparison.data, "Environment": comparison.environment, "Shared settings": comparison.config}
+    configs = [(row, row.cells[0].config) for row in results.rows if row.cells[0].config]
+    return {
+        **{key: getattr(comparison, key) for key in ABOUT},
+        "notes": [*comparison.notes, *counted(results)],
+        "folder": str(comparison.folder),
+        "answer": answer(results)._asdict(),
+        "single": comparison.recipe == RUN,
+        "points": results.points,
+        "lead": results.lead,
+        "cells": len(comparison.cells),
+        "methods": [encode(method) | {"groupLabel": GROUP_LABELS[method.group]} for method in comparison.methods],
+        "columns": [_column(results, name) for name in results.columns],
+        "rows": [_row(results, row, reached.get((row.method.name, row.point))) for row in results.rows],
+        "missing": sorted({text for cell in comparison.cells for text in cell.missing}),
+        "training": gather_curves(results),
+        "codes": gather_codes(results),
+        "strips": gather_strips(results, image_budget),
+        "paper": gather_paper(results),
+        "facts": facts,
+        "configs": [{"label": row.method.label, "point": row.point, "config": config} for row, config in configs],
     }
-    payload["configs"] = [_config(row) for row in results.rows if row.cells[0].config]
-    return payload
 
 
 def _column(results: Results, name: str) -> dict[str, Any]:
     known = metric(name)
-    column: dict[str, Any] = {"name": name, "label": known.heading, "size": column_size(results, name)}
-    return column | {
+    return {
+        "name": name,
+        "label": known.heading,
+        "size": column_size(results, name),
         "better": known.better,
         "extra": name not in results.comparison.metrics,
         "heading": f"{known.heading} {ARROWS[known.better]}".rstrip(),
@@ -165,18 +147,27 @@ def _row(results: Results, row: Row, reached: Reached | None) -> dict[str, Any]:
         "seeds": len(row.cells),
         "unfinished": ", ".join(f"{n} {status}" for status, n in counts.items() if n),
         "failed": [{"seed": cell.seed, "error": cell.error, "log": str(cell.log_path)} for cell in row.failed],
-        "cost": _cost(row, reached),
+        "cost": {
+            "ms": row.mean_of("ms_per_step"),
+            "memory": row.mean_of("peak_memory_mb"),
+            **{kind: row.done[0].parameters.get(kind) if row.done else None for kind in ("network", "quantizer")},
+            "train": row.train_seconds,
+            "level": reached and reached.level,
+            "reach": reached and reached.seconds,
+        },
     }
 
 
 def _value(results: Results, row: Row, name: str) -> dict[str, Any]:
     (mean, spread, n), digits = row.values[name], results.digits[name]
-    value: dict[str, Any] = {"mean": rounded(mean, 8), "spread": spread and rounded(spread), "n": n}
-    value |= {
+    return {
+        "mean": rounded(mean, 8),
+        "spread": spread and rounded(spread),
+        "n": n,
         "text": written(name, mean, digits),
         "spreadText": None if spread is None else written_spread(name, spread, digits),
+        "mark": results.mark(row, name),
     }
-    return value | {"mark": results.mark(row, name)}
 
 
 def _verdict(row: Row, lead: str) -> str:
@@ -191,21 +182,3 @@ def _verdict(row: Row, lead: str) -> str:
         return "one seed: no spread"
     p = f", {written_p(row.test.p)}" if row.test is not None and row.test.p is not None else ""
     return f"{'within' if row.within_spread else 'beyond'} the spread{p}"
-
-
-def _cost(row: Row, reached: Reached | None) -> dict[str, float | None]:
-    parameters = row.done[0].parameters if row.done else {}
-    times = [cell.seconds["train"] for cell in row.done if "train" in cell.seconds]
-    return {
-        "ms": row.mean_of("ms_per_step"),
-        "memory": row.mean_of("peak_memory_mb"),
-        "network": parameters.get("network"),
-        "quantizer": parameters.get("quantizer"),
-        "train": sum(times) / len(times) if times else None,
-        "level": reached and reached.level,
-        "reach": reached and reached.seconds,
-    }
-
-
-def _config(row: Row) -> dict[str, Any]:
-    return {"label": row.method.label, "point": row.point, "config": row.cells[0].config}

@@ -4,13 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from driftvq.records.comparisons import Cell, Comparison, Method, Point
 from driftvq.records.metric_table import (
     ASIDE,
     METRICS,
-    Better,
     State,
     codebook_state,
     decimals,
@@ -60,32 +60,30 @@ class Row:
 
     @property
     def done(self) -> tuple[Cell, ...]:
-        """The finished cells."""
         return tuple(cell for cell in self.cells if cell.status == "done")
 
     @property
     def failed(self) -> tuple[Cell, ...]:
-        """The failed cells."""
         return tuple(cell for cell in self.cells if cell.status == "failed")
 
-    @property
-    def has_codebook(self) -> bool:
-        """Whether the finished cells have codes; a plain autoencoder has none and shows what codes cost."""
-        return any(cell.codebook_size is not None for cell in self.done)
-
     def by_seed(self, name: str) -> dict[int, float]:
-        """The values of a metric."""
         return {cell.seed: cell.values[name] for cell in self.done if name in cell.values}
 
     def mean_of(self, attribute: str) -> float | None:
         """The mean of a cell's attribute over the finished cells that have it, e.g. ``ms_per_step``."""
         found = [value for cell in self.done if (value := getattr(cell, attribute)) is not None]
-        return math.fsum(found) / len(found) if found else None
+        return fmean(found) if found else None
+
+    @property
+    def train_seconds(self) -> float | None:
+        """The mean over the finished cells."""
+        found = [cell.seconds["train"] for cell in self.done if "train" in cell.seconds]
+        return fmean(found) if found else None
 
     @property
     def competes(self) -> bool:
-        """Whether it can be the best: it has codes, and is not there as a yardstick."""
-        return self.has_codebook and self.method.group != "reference"
+        """Whether it can be the best: it has codes, and is not there as a yardstick, such as a plain autoencoder."""
+        return self.method.group != "reference" and any(cell.codebook_size is not None for cell in self.done)
 
     @property
     def state(self) -> State | None:
@@ -126,7 +124,6 @@ class Results:
 
     @cached_property
     def digits(self) -> dict[str, int]:
-        """Digits after the point for each metric."""
         means = {name: [row.values[name].mean for row in self.rows if name in row.values] for name in self.columns}
         return {name: decimals(name, values) for name, values in means.items()}
 
@@ -137,9 +134,8 @@ class Results:
 
     def mark(self, row: Row, name: str) -> Literal["best", "within"] | None:
         """Whether a value is the best of its metric and place, or within the spread of the best."""
-        best = next(
-            (r for r in self.rows if (r.method.name, r.point) == (self.best.get((name, row.point)), row.point)), None
-        )
+        place = self.best.get((name, row.point)), row.point
+        best = next((other for other in self.rows if (other.method.name, other.point) == place), None)
         if best is None or name not in row.values or not row.competes:
             return None
         if len({written(name, each.values[name].mean, self.digits[name]) for each in (best, row)}) == 1:
@@ -147,7 +143,6 @@ class Results:
         return "within" if within_spread(row.values[name], best.values[name]) else None
 
     def count(self, status: str) -> int:
-        """How many cells have a status."""
         return sum(cell.status == status for cell in self.comparison.cells)
 
 
@@ -156,7 +151,13 @@ def aggregate(comparison: Comparison) -> Results:
     groups: dict[tuple[str, Point], list[Cell]] = {}
     for cell in comparison.cells:
         groups.setdefault((cell.method, cell.point), []).append(cell)
-    rows = [_row(comparison.method(name), point, cells) for (name, point), cells in groups.items()]
+    rows = []
+    for (method, point), cells in groups.items():
+        found: dict[str, list[float]] = {}
+        for name, value in (item for cell in cells if cell.status == "done" for item in cell.values.items()):
+            found.setdefault(name, []).append(value)
+        values = {name: summarize(seeds) for name, seeds in found.items()}
+        rows.append(Row(comparison.method(method), point, tuple(cells), values))
     measured = list(dict.fromkeys(name for row in rows for name in row.values))
     columns = [name for name in comparison.metrics if name in measured]
     others = [name for name in measured if name not in (*columns, *ASIDE) and not name.endswith("_std")]
@@ -167,40 +168,32 @@ def aggregate(comparison: Comparison) -> Results:
     for point in dict.fromkeys(row.point for row in rows):
         here = [row for row in rows if row.point == point]
         for name in columns:
-            order = _order(here, name, metric(name).better)
+            order = _order(here, name)
             if len(order) > 1:
                 best[name, point] = order[0].method.name
     ranked = [_against_best(row, rows, lead) for row in rows]
     return Results(comparison, tuple(ranked), lead, tuple(columns), best)
 
 
-def _row(method: Method, point: Point, cells: list[Cell]) -> Row:
-    done = [cell for cell in cells if cell.status == "done"]
-    names = dict.fromkeys(name for cell in done for name in cell.values)
-    values = {name: summarize([cell.values[name] for cell in done if name in cell.values]) for name in names}
-    return Row(method, point, tuple(cells), values)
-
-
-def _order(rows: list[Row], name: str, better: Better | None) -> list[Row]:
+def _order(rows: list[Row], name: str) -> list[Row]:
     """The rows that compete in a metric, best first, by the seeds that all of them have: some seeds are harder."""
+    better = metric(name).better
     if better is None:
         return []
     found = [(row, row.by_seed(name)) for row in rows if name in row.values and row.competes]
     common = set.intersection(*(set(seeds) for _, seeds in found)) if found else set()
     means = [math.fsum(seeds[seed] for seed in common or seeds) / len(common or seeds) for _, seeds in found]
-    order = sorted(range(len(found)), key=lambda i: means[i] * (1 if better == "lower" else -1))
-    return [found[i][0] for i in order]
+    order = sorted(zip(means, found, strict=True), key=lambda pair: pair[0] * (1 if better == "lower" else -1))
+    return [row for _, (row, _) in order]
 
 
 def _against_best(row: Row, rows: list[Row], lead: str) -> Row:
-    order = _order([other for other in rows if other.point == row.point], lead, metric(lead).better)
+    order = _order([other for other in rows if other.point == row.point], lead)
     rank = next((i + 1 for i, other in enumerate(order) if other.method == row.method), None)
     if rank is None or rank == 1:
         return replace(row, rank=rank)
-    best = order[0]
-    test = paired_test(row.by_seed(lead), best.by_seed(lead))
-    within = within_spread(*on_common_seeds(row, best, lead))
-    return replace(row, rank=rank, test=test, within_spread=within)
+    test = paired_test(row.by_seed(lead), order[0].by_seed(lead))
+    return replace(row, rank=rank, test=test, within_spread=within_spread(*on_common_seeds(row, order[0], lead)))
 
 
 def on_common_seeds(a: Row, b: Row, name: str) -> tuple[Summary, Summary]:
@@ -226,30 +219,22 @@ def within_spread(a: Summary, b: Summary) -> bool | None:
 
 def summarize(values: Sequence[float]) -> Summary:
     """Mean and sample standard deviation ``√(Σ(x - mean)² / (n - 1))`` of at least one value."""
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return Summary(mean, None, 1)
-    return Summary(mean, math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1)), len(values))
+    mean, n = fmean(values), len(values)
+    return Summary(mean, math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (n - 1)) if n > 1 else None, n)
 
 
 def paired_test(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
     """Compare ``a - b`` seed by seed: ``t = mean / (spread / √n)`` against Student's t with n - 1 degrees of freedom.
 
-    Args:
-        a: value by seed.
-        b: value by seed; seeds that are in one of the two only do not count.
-
-    Returns:
-        The test; None without a common seed. Equal pairs have p = 1, constant differences p = 0.
+    Seeds that are in one of the two only do not count; None without a common one. Equal pairs have p = 1, constant
+    differences p = 0.
     """
     seeds = sorted(a.keys() & b.keys())
     if not seeds:
         return None
     mean, spread, n = summarize([a[seed] - b[seed] for seed in seeds])
-    if spread is None:
-        return Paired(mean, None, n, None)
-    if spread == 0:
-        return Paired(mean, spread, n, 1.0 if mean == 0 else 0.0)
+    if not spread:
+        return Paired(mean, spread, n, None if spread is None else float(mean == 0))
     return Paired(mean, spread, n, two_sided_p(mean / (spread / math.sqrt(n)), n - 1))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS
 from driftvq.records.runs import RUN, SAMPLES
-from driftvq.report.results import Results, Row
+from driftvq.report.results import Results
 
 MAX_IMAGES = 8
 LANCZOS = 1
@@ -36,20 +36,33 @@ HOPELESS = 0.5
 def gather_strips(results: Results, budget: int) -> dict[str, Any] | None:
     """Originals and the reconstructions of each row's first finished seed, in at most ``budget`` bytes.
 
-    Returns:
-        None if there are no originals, or if they do not fit at all.
+    None if there are no originals, or if they do not fit at all.
     """
-    first = results.comparison.folder / ORIGINALS
-    if results.comparison.recipe == RUN:
+    comparison = results.comparison
+    if comparison.recipe == RUN:
         return _sample_strips(results)
-    originals = sorted(first.glob("*.*"))[:MAX_IMAGES]
+    originals = sorted((comparison.folder / ORIGINALS).glob("*.*"))[:MAX_IMAGES]
     rows = [(row, row.done[0].folder / RECONSTRUCTIONS) for row in results.rows if row.done]
+    folders = [comparison.folder / ORIGINALS, *(folder for _, folder in rows)]
     for side, quality, limit in LEVELS:
         names = [path.name for path in originals[:limit]]
-        strips = _strips([first, *(folder for _, folder in rows)], names, side, quality, budget)
+        strips = _strips(folders, names, side, quality, budget)
         if strips is not None:
-            return _described(results, rows, names, strips, _words(side, quality, len(names), len(originals)))
-    return None
+            break
+    kept = [i for i, uri in enumerate(strips[0]) if uri] if strips else []
+    if not strips or not kept:
+        return None
+    described = []
+    for (row, folder), uris in zip(rows, strips[1:], strict=True):
+        strip: dict[str, Any] = {"method": comparison.methods.index(row.method), "point": row.point}
+        strip |= {"seed": row.done[0].seed, "images": [uris[i] for i in kept]}
+        pairs = [(_picture(folders[0] / names[i]), _picture(folder / names[i])) for i in kept]
+        described.append(strip | {"psnr": [_psnr(*pair) for pair in pairs]})
+    how = f"as WebP (quality {quality}, at most {side} px a side)"
+    note = [] if quality is None else [f"To keep the page small, images are embedded {how}."]
+    note += [f"{len(names)} of {len(originals)} images are shown."] if len(names) < len(originals) else []
+    shown = {"names": [names[i] for i in kept], "originals": [strips[0][i] for i in kept]}
+    return {**shown, "rows": described, "note": " ".join(note)}
 
 
 def _sample_strips(results: Results) -> dict[str, Any] | None:
@@ -60,12 +73,9 @@ def _sample_strips(results: Results) -> dict[str, Any] | None:
         return None
     columns = min(image.width // side, MAX_IMAGES)
     parts = [image.crop((x * side, y, (x + 1) * side, y + side)) for y in (0, side) for x in range(columns)]
-    files = [BytesIO() for _ in parts]
-    for part, file in zip(parts, files, strict=True):
-        part.save(file, "PNG")
-    uris = [f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}" for file in files]
+    uris = [_uri(part, "PNG") for part in parts]
     row: dict[str, Any] = {"method": 0, "point": None, "seed": results.comparison.seeds[0], "images": uris[columns:]}
-    row["psnr"] = [_difference(*pair) for pair in zip(parts[:columns], parts[columns:], strict=True)]
+    row["psnr"] = [_psnr(*pair) for pair in zip(parts[:columns], parts[columns:], strict=True)]
     names = [f"validation image {i + 1}" for i in range(columns)]
     step = int(samples[-1].stem.partition("-")[2])
     return {"names": names, "originals": uris[:columns], "rows": [row], "note": f"As they were at step {step:,}."}
@@ -85,37 +95,6 @@ def _strips(
     return strips
 
 
-def _described(
-    results: Results, rows: list[tuple[Row, Path]], names: list[str], strips: list[list[str | None]], note: str
-) -> dict[str, Any] | None:
-    kept = [i for i, uri in enumerate(strips[0]) if uri]
-    if not kept:
-        return None
-    first = results.comparison.folder / ORIGINALS
-    described = []
-    for (row, folder), uris in zip(rows, strips[1:], strict=True):
-        strip: dict[str, Any] = {"method": results.comparison.methods.index(row.method), "point": row.point}
-        strip |= {"seed": row.done[0].seed, "images": [uris[i] for i in kept]}
-        described.append(strip | {"psnr": [_psnr(first / names[i], folder / names[i]) for i in kept]})
-    return {
-        "names": [names[i] for i in kept],
-        "originals": [strips[0][i] for i in kept],
-        "rows": described,
-        "note": note,
-    }
-
-
-def _words(side: int, quality: int | None, shown: int, there: int) -> str:
-    parts = []
-    if quality is not None:
-        parts.append(
-            f"To keep the page small, images are embedded as WebP (quality {quality}, at most {side} px a side)."
-        )
-    if shown < there:
-        parts.append(f"{shown} of {there} images are shown.")
-    return " ".join(parts)
-
-
 def _embedded(path: Path, side: int, quality: int | None) -> str | None:
     """The image as a data URI; None if it cannot be read."""
     try:
@@ -123,22 +102,19 @@ def _embedded(path: Path, side: int, quality: int | None) -> str | None:
     except OSError:
         return None
     kind = next((kind for start, kind in SIGNATURES.items() if data.startswith(start)), None)
-    if kind is None:
+    if kind is None or quality is None:
+        return kind and f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+    image = _picture(BytesIO(data))
+    if image is None:
         return None
-    if quality is not None:
-        image, file = _picture(BytesIO(data)), BytesIO()
-        if image is None:
-            return None
-        image.thumbnail((side, side), LANCZOS)
-        image.save(file, "WEBP", quality=quality, method=1)
-        data, kind = file.getvalue(), "webp"
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+    image.thumbnail((side, side), LANCZOS)
+    return _uri(image, "WEBP", quality=quality, method=1)
 
 
-def _psnr(original: Path, reconstruction: Path) -> float | None:
-    """PSNR of one image in dB; None if the two cannot be compared."""
-    first, second = _picture(original), _picture(reconstruction)
-    return None if first is None or second is None else _difference(first, second)
+def _uri(image: Any, kind: str, **options: int) -> str:
+    file = BytesIO()
+    image.save(file, kind, **options)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
 def _picture(file: Path | BytesIO) -> Any:
@@ -154,8 +130,10 @@ def _picture(file: Path | BytesIO) -> Any:
         return None
 
 
-def _difference(original: Any, reconstruction: Any) -> float | None:
-    """PSNR of two pictures of Pillow in dB; None if they differ in size, or not at all."""
+def _psnr(original: Any, reconstruction: Any) -> float | None:
+    """PSNR of two pictures of Pillow in dB; None if there is none, or if they differ in size, or not at all."""
+    if original is None or reconstruction is None:
+        return None
     import numpy as np
 
     a, b = (np.asarray(image, dtype=np.float64) for image in (original, reconstruction))

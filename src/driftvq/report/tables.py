@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from driftvq.files import write_text
 from driftvq.names import check_name
@@ -25,16 +25,14 @@ SEED_KEYS = (
 )
 """What the JSON says of each cell."""
 
+ABOUT = ("name", "recipe", "title", "scale", "question", "command", "created", "seeds", "sweep")
+"""What readers are told of a comparison."""
+
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 
 
 def results_table(comparison: Comparison | Results, format: str = "markdown") -> str:  # noqa: A002
-    """The table of a comparison, ready to paste.
-
-    Args:
-        comparison: as loaded, or its results.
-        format: "markdown", "csv", "json" or "latex" (needs the package booktabs).
-    """
+    """The table of a comparison, ready to paste: "markdown", "csv", "json" or "latex" (needs the package booktabs)."""
     results = comparison if isinstance(comparison, Results) else aggregate(comparison)
     return FORMATS[check_name("format", format, FORMATS)](results)
 
@@ -46,12 +44,6 @@ def write_results(folder: str | os.PathLike[str]) -> tuple[Path, Path]:
     return write_text(json_file, results_table(results, "json")), write_text(csv_file, results_table(results, "csv"))
 
 
-def column_heading(results: Results, name: str) -> str:
-    """A metric with its direction, and the number of images where the value depends on it."""
-    size = column_size(results, name)
-    return f"{metric(name).heading}{f', {size}' if size else ''} {ARROWS[metric(name).better]}".rstrip()
-
-
 def column_size(results: Results, name: str) -> str:
     """The number of images behind a value that depends on it; empty for other metrics."""
     sized = ("rfid", "kid") if results.comparison.recipe == RUN else ("rfid", "kid", "selected")  # of a run: validation
@@ -60,43 +52,35 @@ def column_size(results: Results, name: str) -> str:
 
 
 def _headings(results: Results) -> list[str]:
-    sweep = [results.comparison.sweep.label] if results.comparison.sweep else []
-    return ["Method", *sweep, *(column_heading(results, name) for name in results.columns), "Training (s)", "Seeds"]
+    headings = ["Method", *([results.comparison.sweep.label] if results.comparison.sweep else [])]
+    for name in results.columns:
+        size = column_size(results, name)
+        headings.append(f"{metric(name).heading}{f', {size}' if size else ''} {ARROWS[metric(name).better]}".rstrip())
+    return [*headings, "Training (s)", "Seeds"]
 
 
-class _Style(NamedTuple):
-    """How text is escaped, the best value told, and the signs of ± and of values within the spread of the best."""
-
-    escape: Callable[[str], str]
-    strong: str
-    plus_minus: str
-    within: str
-
-
-def _text_rows(results: Results, style: _Style) -> list[list[str]]:
-    """The cells of the table as text."""
+def _text_rows(results: Results, escape: Callable[[str], str], strong: str) -> list[list[str]]:
+    """The cells of the table as text; ``strong`` is how the best value is told, which stands at its …."""
     rows = []
     for row in results.rows:
-        cells = [style.escape(row.method.label)]
+        cells = [escape(row.method.label)]
         if results.comparison.sweep:
-            cells.append(style.escape("any" if row.point is None else str(row.point)))
-        cells += [_value(results, row, name, style) for name in results.columns]
-        times = [cell.seconds["train"] for cell in row.done if "train" in cell.seconds]
-        cells.append(f"{sum(times) / len(times):.0f}" if times else "–")
+            cells.append(escape("any" if row.point is None else str(row.point)))
+        cells += [_value(results, row, name, escape, strong) for name in results.columns]
+        cells.append(escape("–" if row.train_seconds is None else f"{row.train_seconds:.0f}"))
         cells.append(f"{len(row.done)}" if len(row.done) == len(row.cells) else f"{len(row.done)} of {len(row.cells)}")
         rows.append(cells)
     return rows
 
 
-def _value(results: Results, row: Row, name: str, style: _Style) -> str:
+def _value(results: Results, row: Row, name: str, escape: Callable[[str], str], strong: str) -> str:
     if name not in row.values:
-        return "failed" if row.failed and not row.done else "–"
+        return "failed" if row.failed and not row.done else escape("–")
     (mean, spread, _), digits, mark = row.values[name], results.digits[name], results.mark(row, name)
-    text = style.escape(written(name, mean, digits))
-    text = style.strong.replace("…", text) if mark == "best" else text
-    if spread is not None:
-        text += f" {style.plus_minus} {style.escape(written_spread(name, spread, digits))}"
-    return f"{text} {style.within}" if mark == "within" else text
+    text = escape(written(name, mean, digits))
+    parts = [strong.replace("…", text) if mark == "best" else text]
+    parts += [] if spread is None else [escape(f"± {written_spread(name, spread, digits)}")]
+    return " ".join([*parts, escape("≈")] if mark == "within" else parts)
 
 
 def _footnotes(results: Results) -> list[str]:
@@ -117,7 +101,7 @@ def _footnotes(results: Results) -> list[str]:
 
 def _markdown(results: Results) -> str:
     headings = [_escape_markdown(text) for text in _headings(results)]
-    rows = _text_rows(results, _Style(_escape_markdown, "**…**", "±", "≈"))
+    rows = _text_rows(results, _escape_markdown, "**…**")
     aligned = ["---"] + ["---:"] * (len(headings) - 1)
     lines = ["| " + " | ".join(cells) + " |" for cells in [headings, aligned, *rows]]
     notes = "\n".join(f"- {_escape_markdown(line)}" for line in _footnotes(results))
@@ -125,10 +109,8 @@ def _markdown(results: Results) -> str:
 
 
 def _latex(results: Results) -> str:
-    rows = _text_rows(results, _Style(_escape_latex, r"\textbf{…}", r"$\pm$", r"$\approx$"))
-    rows = [["--" if cell == "–" else cell for cell in row] for row in rows]
     headings = [_escape_latex(text) for text in _headings(results)]
-    body = [" & ".join(cells) + r" \\" for cells in rows]
+    body = [" & ".join(cells) + r" \\" for cells in _text_rows(results, _escape_latex, r"\textbf{…}")]
     notes = ["% " + " ".join(line.split()) for line in _footnotes(results)]
     lines = [*notes, rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", r"\toprule", " & ".join(headings) + r" \\"]
     return "\n".join([*lines, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
@@ -151,8 +133,7 @@ def _record(results: Results, row: Row) -> dict[str, Any]:
         record |= {name: found and found.mean, f"{name}_spread": found and found.spread}
     record |= {"rank": row.rank, "p": row.test and row.test.p, "within_spread": row.within_spread}
     record |= {"codebook": row.state, "done": len(row.done), "failed": len(row.failed)}
-    record |= {"n": row.mean_of("n"), "steps": row.mean_of("steps"), "ms_per_step": row.mean_of("ms_per_step")}
-    record |= {"peak_memory_mb": row.mean_of("peak_memory_mb")}
+    record |= {name: row.mean_of(name) for name in ("n", "steps", "ms_per_step", "peak_memory_mb")}
     for kind in ("network", "quantizer"):
         record[f"{kind}_parameters"] = next((c.parameters[kind] for c in row.done if kind in c.parameters), None)
     return record | {"error": "; ".join(f"seed {cell.seed}: {cell.error}" for cell in row.failed) or None}
@@ -160,22 +141,20 @@ def _record(results: Results, row: Row) -> dict[str, Any]:
 
 def _json(results: Results) -> str:
     comparison = results.comparison
-    about: dict[str, Any] = {key: getattr(comparison, key) for key in ("name", "recipe", "title", "scale", "question")}
-    about |= {"command": comparison.command, "created": comparison.created, "seeds": comparison.seeds}
-    about["sweep"] = comparison.sweep
-    about |= {"data": comparison.data, "environment": comparison.environment, "config": comparison.config}
+    about = {key: getattr(comparison, key) for key in (*ABOUT, "data", "environment", "config")}
     metrics = {name: {"label": metric(name).label, "better": metric(name).better} for name in results.columns}
     document = {"format": FORMAT, "answer": str(answer(results)), "lead": results.lead, "comparison": about}
-    document |= {"metrics": metrics, "rows": [_json_row(row) for row in results.rows]}
-    return json.dumps(encode(document), indent=2, allow_nan=False) + "\n"
-
-
-def _json_row(row: Row) -> dict[str, Any]:
-    about: dict[str, Any] = {"method": row.method.name, "label": row.method.label, "group": row.method.group}
-    about |= {"point": row.point, "rank": row.rank, "within_spread": row.within_spread, "codebook": row.state}
-    about["against_best"] = row.test and row.test._asdict()
-    about["values"] = {name: summary._asdict() for name, summary in row.values.items()}
-    return about | {"seeds": [{key: getattr(cell, key) for key in SEED_KEYS} for cell in row.cells]}
+    rows = [
+        {
+            **{"method": row.method.name, "label": row.method.label, "group": row.method.group, "point": row.point},
+            **{"rank": row.rank, "within_spread": row.within_spread, "codebook": row.state},
+            "against_best": row.test and row.test._asdict(),
+            "values": {name: summary._asdict() for name, summary in row.values.items()},
+            "seeds": [{key: getattr(cell, key) for key in SEED_KEYS} for cell in row.cells],
+        }
+        for row in results.rows
+    ]
+    return json.dumps(encode(document | {"metrics": metrics, "rows": rows}), indent=2, allow_nan=False) + "\n"
 
 
 def _safe(value: Any) -> Any:
@@ -184,8 +163,7 @@ def _safe(value: Any) -> Any:
 
 
 def _escape_markdown(text: str) -> str:
-    text = re.sub(r"([\\`*_\[\]<>|~$])", r"\\\1", text)
-    return " ".join(text.split())
+    return " ".join(re.sub(r"([\\`*_\[\]<>|~$])", r"\\\1", text).split())
 
 
 _LATEX = {

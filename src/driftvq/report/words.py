@@ -15,6 +15,13 @@ OWN = ("ours", "paper", "ablation")
 PAPERS_OWN = ("steps", "size", "batch_size", "code_dim", "codebook_size", "evaluation")
 """What a request must leave alone for the settings to be the paper's; of what a recipe varies it may take a part."""
 
+SETTING = {
+    **{"data.source": "{}", "data.train": "{} training images", "data.evaluation": "{} evaluation images"},
+    **{"data.size": "{} pixels a side", "steps": "{} steps", "batch_size": "batches of {}"},
+    **{"code_dim": "code dimension {}", "network": "network “{}”"},
+}
+"""What is said of the data and the settings, beside those of the paper."""
+
 SIGNIFICANT = 0.05
 ONE_SEED = "One seed tells who collapses, not who wins by a little: there is no spread to compare the difference with."
 
@@ -32,21 +39,22 @@ class Answer(NamedTuple):
 
 
 def answer(results: Results) -> Answer:
-    """Which method is best in the lead metric, by how much against the best trained peer, and who collapsed.
-
-    What is there as a yardstick, such as a plain autoencoder or k-means fitted afterwards, is told apart.
-    """
+    """Which method is best in the lead metric, by how much against the best trained peer, and who collapsed."""
     if results.comparison.recipe == RUN:
         return _run(results)
     places = [point for point in results.points if results.ranked(point)]
     best = f"{_wins(results, places)}{_against(results, places[-1])}." if places else "There is no result yet."
-    if places and _seeds(*_pair(results, places[-1]), results.lead) == 1:
-        best += f" {ONE_SEED}"
+    if places:
+        first, rival = _pair(results, places[-1])
+        pair = [first.values[results.lead]] if rival is None else on_common_seeds(first, rival, results.lead)
+        best += f" {ONE_SEED}" if min(found.n for found in pair) == 1 else ""
     references = _references(results, (places or results.points)[-1])
     if references and not places:
         best = "Nothing here is ranked."
-    unfinished = len(results.comparison.cells) - results.count("done")
-    return Answer(best, _collapse(results), references, f"So far {progress(results)}." if unfinished else "")
+    done, cells = results.count("done"), len(results.comparison.cells)
+    others = [f", {n} {status}" for status in ("failed", "running", "waiting") if (n := results.count(status))]
+    progress = f"So far {done} of {cells} cells are done{''.join(others)}." if done < cells else ""
+    return Answer(best, _collapse(results), references, progress)
 
 
 def counted(results: Results) -> list[str]:
@@ -63,33 +71,18 @@ def _run(results: Results) -> Answer:
     asked, done = results.comparison.config.get("steps"), row.done[0].steps
     of = f" of {asked:,}" if asked else ""
     best = f"After {done:,}{of} steps: {values}." if values else f"After {done:,}{of} steps nothing was validated yet."
-    return Answer(best, _aliveness(row), "", "")
-
-
-def _aliveness(row: Row) -> str:
     if row.state is None:
-        return ""
-    used = written("usage", row.values["usage"].mean, 1)
-    text = f"The codebook is {row.state}: {used} of the codes were selected in {row.done[0].usage_over}"
-    if "selected" not in row.values:
-        return text + "."
-    return text + f"; the validation images select {written('selected', row.values['selected'].mean, 1)}."
-
-
-def progress(results: Results) -> str:
-    """How many cells are done, failed, running and waiting."""
-    counts = [f"{n} {status}" for status in ("failed", "running", "waiting") if (n := results.count(status))]
-    return ", ".join([f"{results.count('done')} of {len(results.comparison.cells)} cells are done", *counts])
+        return Answer(best, "", "", "")
+    shown = {name: written(name, row.values[name].mean, 1) for name in ("usage", "selected") if name in row.values}
+    seen = f"; the validation images select {shown['selected']}" if "selected" in shown else ""
+    used = f"{shown['usage']} of the codes were selected in {row.done[0].usage_over}"
+    return Answer(best, f"The codebook is {row.state}: {used}{seen}.", "", "")
 
 
 def listed(values: Sequence[object]) -> str:
     """Values as words: a, b and c."""
     texts = [str(value) for value in values]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
-
-
-def _lead(results: Results) -> str:
-    return f"the {'lowest' if metric(results.lead).better == 'lower' else 'highest'} {plain_label(results.lead)}"
 
 
 def _wins(results: Results, places: Sequence[Point]) -> str:
@@ -99,18 +92,20 @@ def _wins(results: Results, places: Sequence[Point]) -> str:
         winners.setdefault(results.ranked(point)[0].method.label, []).append(point)
     (label, won), *others = sorted(winners.items(), key=lambda item: -len(item[1]))
     sweep, last = results.comparison.sweep, places[-1]
+    extreme = "lowest" if metric(results.lead).better == "lower" else "highest"
+    leads = f"{label} has the {extreme} {plain_label(results.lead)}"
     if sweep is None:
-        return f"{label} has {_lead(results)}, "
+        return f"{leads}, "
     if len(places) == 1:
-        return f"{label} has {_lead(results)} at {sweep.label} = {last}, "
+        return f"{leads} at {sweep.label} = {last}, "
     if not others:
         everywhere = f"at every {sweep.label} from {places[0]} to {last}"
         if isinstance(last, str):
             everywhere = f"under all {len(places)} conditions"
-        return f"{label} has {_lead(results)} {everywhere}; at {last} it has "
+        return f"{leads} {everywhere}; at {last} it has "
     rest = [f"{other} at {listed(points)}" for other, points in others]
     winner = results.ranked(last)[0].method.label
-    return f"By {sweep.label}, {label} has {_lead(results)} at {listed(won)}, {listed(rest)}; at {last} {winner} has "
+    return f"By {sweep.label}, {leads} at {listed(won)}, {listed(rest)}; at {last} {winner} has "
 
 
 def _pair(results: Results, point: Point) -> tuple[Row, Row | None]:
@@ -118,11 +113,6 @@ def _pair(results: Results, point: Point) -> tuple[Row, Row | None]:
     best, *others = results.ranked(point)
     own = best.method.group in OWN
     return best, next((row for row in others if (row.method.group in OWN) != own), others[0] if others else None)
-
-
-def _seeds(best: Row, rival: Row | None, lead: str) -> int:
-    """How many seeds the words about the best rest on."""
-    return best.values[lead].n if rival is None else min(found.n for found in on_common_seeds(best, rival, lead))
 
 
 def _against(results: Results, point: Point) -> str:
@@ -189,23 +179,17 @@ def _value(row: Row, name: str, digits: int) -> str:
 def _collapse(results: Results) -> str:
     if not any("usage" in row.values for row in results.rows):
         return ""
-    collapsed: dict[str, list[Row]] = {}
-    for row in results.rows:
-        if row.collapsed:
-            collapsed.setdefault(row.method.label, []).append(row)
+    collapsed: dict[str, list[str]] = {}
+    for row in (row for row in results.rows if row.collapsed):
+        shares = {f"seed {seed}: ": used for seed, used in row.collapsed.items()}
+        if len(shares) == len(row.by_seed("usage")):
+            shares = {"": row.values["usage"].mean}
+        text = ", ".join(f"{which}{written('usage', used, 1)} of the codes used" for which, used in shares.items())
+        collapsed.setdefault(row.method.label, []).append(text if row.point is None else f"{text} at {row.point}")
     if not collapsed:
         return "No codebook collapsed."
-    names = [f"{label} ({', '.join(_used(row) for row in rows)})" for label, rows in collapsed.items()]
+    names = [f"{label} ({', '.join(used)})" for label, used in collapsed.items()]
     return f"Collapsed: {listed(names)}."
-
-
-def _used(row: Row) -> str:
-    whole = len(row.collapsed) == len(row.by_seed("usage"))
-    shares = (
-        {"": row.values["usage"].mean} if whole else {f"seed {seed}: ": row.collapsed[seed] for seed in row.collapsed}
-    )
-    share = ", ".join(f"{which}{written('usage', used, 1)} of the codes used" for which, used in shares.items())
-    return share if row.point is None else f"{share} at {row.point}"
 
 
 def gather_paper(results: Results) -> dict[str, Any] | None:
@@ -215,7 +199,8 @@ def gather_paper(results: Results) -> dict[str, Any] | None:
         return None
     names = [name for name in METRICS if any(name in row.values for row in paper.rows)]
     names += sorted({name for row in paper.rows for name in row.values} - set(names))
-    pairs = [(row, _ours(results, row)) for row in paper.rows]
+    ours = {(row.method.name, row.point): row for row in reversed(results.rows)}
+    pairs = [(row, ours.get((row.method, row.point)) or ours.get((row.method, None))) for row in paper.rows]
     return {
         "source": paper.source,
         "difference": scale_difference(results.comparison),
@@ -227,14 +212,8 @@ def gather_paper(results: Results) -> dict[str, Any] | None:
 
 def scale_difference(comparison: Comparison) -> str:
     """What differs between the paper's experiment and this one."""
-    data, config = comparison.data, comparison.config
-    words = {"train": "training images", "evaluation": "evaluation images", "size": "pixels a side"}
-    here = [str(data["source"])] if "source" in data else []
-    here += [f"{data[key]} {text}" for key, text in words.items() if key in data]
-    here += [f"{config['steps']} steps"] if "steps" in config else []
-    here += [f"batches of {config['batch_size']}"] if "batch_size" in config else []
-    here += [f"code dimension {config['code_dim']}"] if "code_dim" in config else []
-    here += [f"network “{config['network']}”"] if "network" in config else []
+    known = {f"data.{name}": value for name, value in comparison.data.items()} | comparison.config
+    here = [text.format(known[name]) for name, text in SETTING.items() if name in known]
     setting = comparison.paper.setting if comparison.paper else ""
     start = f"The paper: {setting}. Here, at {comparison.scale} scale: {', '.join(here)}. "
     varied = comparison.sweep.field if comparison.sweep else None
@@ -242,10 +221,6 @@ def scale_difference(comparison: Comparison) -> str:
     if comparison.scale == "paper" and not changed:
         return start + "The settings are the paper's; what differs is said in the notes."
     return start + "The numbers are not comparable in size; what can be compared is the order of the methods."
-
-
-def _ours(results: Results, row: PaperRow) -> Row | None:
-    return next((r for r in results.rows if r.method.name == row.method and r.point in (row.point, None)), None)
 
 
 def _beside(results: Results, row: PaperRow, ours: Row | None, names: list[str]) -> dict[str, Any]:

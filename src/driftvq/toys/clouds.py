@@ -8,7 +8,7 @@ Shape suffixes: n points of the cloud, b points of a batch, k codes, e epochs; t
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,34 +37,28 @@ class Cloud(ABC):
     """A cloud on its way from its initial points to its targets.
 
     Attributes:
-        demo: one of :data:`DEMOS`.
-        initial: the points at the start, ``(n, 2)``.
-        targets: where they drift to, ``(n, 2)``.
+        initial, targets: the points at the start, and where they drift to, ``(n, 2)``.
         codebook: the codes at the start, ``(k, 2)``, from N(0, 1).
         order: the order of the points in each epoch, ``(e, n)``.
         drift: the state of the drift: θ of shape ``(2,)``, or the matrix A of shape ``(2, 2)``.
     """
 
-    start: ClassVar[Array] = np.zeros(2)
+    drift: Array
 
     def __init__(self, demo: str, initial: Array, targets: Array, codebook: Array, order: Indices) -> None:
         self.demo, self.initial, self.targets, self.codebook, self.order = demo, initial, targets, codebook, order
-        self.drift = self.start
-
-    def __len__(self) -> int:
-        return len(self.initial)
 
     def positions(self, drift: Array | None = None) -> Array:
         """The whole cloud now, ``(n, 2)``, or as it was in another state of the drift."""
-        return self._moved(self.initial, self.drift if drift is None else drift)
+        return self._moved(slice(None), self.drift if drift is None else drift)
 
     def batch(self, idxs: Any) -> Array:
         """The points of a batch now, ``(b, 2)``."""
-        return self._moved(self.initial[idxs], self.drift)
+        return self._moved(idxs, self.drift)
 
     def batches(self, epoch: int, batch_size: int = BATCH_SIZE) -> list[Indices]:
         """The batches of an epoch, as indices; a last batch that would be smaller is left out."""
-        full = len(self) // batch_size
+        full = len(self.initial) // batch_size
         return list(self.order[epoch, : full * batch_size].reshape(full, batch_size))
 
     @abstractmethod
@@ -72,60 +66,48 @@ class Cloud(ABC):
         """Move the drift as this batch asks, with rate r = ``speed``."""
 
     @abstractmethod
-    def _moved(self, initial: Array, drift: Array) -> Array:
-        """Where the drift has brought points that started at ``initial``."""
+    def _moved(self, idxs: Any, drift: Array) -> Array:
+        """Where the drift has brought these points."""
 
 
-class Translation(Cloud):
-    """``X = X_init + θ``, ``Y = X_init + (10, 10)``, ``θ += r · mean(Y_b - X_b)``."""
+class Shifting(Cloud):
+    """``X = X_init + s ⊙ θ``, ``Y = X_init + 10 s``, ``θ += r · mean(s_b ⊙ (Y_b - X_b))``.
+
+    In a translation s = 1. In a split ``s = sign(X_init)``; there, the supplement prints ``mean(Y_b - X_b)``, whose
+    terms of opposite sign cancel: they add up to mean(s) of the drift, 0.38 of it for its cloud around (0.5, 0.5) and
+    nothing for a centred one. With s inside, θ descends ``|Y_b - X_b|²``, as in the other demos.
+    """
+
+    def __init__(self, demo: str, initial: Array, signs: Array, codebook: Array, order: Indices) -> None:
+        super().__init__(demo, initial, initial + SHIFT * signs, codebook, order)
+        self.signs, self.drift = signs, np.zeros(2)
 
     def advance_(self, idxs: Any, speed: float = SPEED) -> None:
-        self.drift = self.drift + speed * (self.targets[idxs] - self.batch(idxs)).mean(axis=0)
+        error = self.targets[idxs] - self.batch(idxs)
+        self.drift = self.drift + speed * (self.signs[idxs] * error).mean(axis=0)
 
-    def _moved(self, initial: Array, drift: Array) -> Array:
-        return initial + drift
+    def _moved(self, idxs: Any, drift: Array) -> Array:
+        return np.asarray(self.initial[idxs] + self.signs[idxs] * drift)
 
 
 class Scaling(Cloud):
     """``X = X_init Aᵀ``, ``Y = X_init Mᵀ``, ``A += r · 2/B · (Y_b - X_b)ᵀ X_init,b``; A starts as the identity."""
 
-    start: ClassVar[Array] = np.eye(2)
+    drift = np.eye(2)
 
     def advance_(self, idxs: Any, speed: float = SPEED) -> None:
         start = self.initial[idxs]
-        error = self.targets[idxs] - start @ self.drift.T
+        error = self.targets[idxs] - self.batch(idxs)
         self.drift = self.drift + speed * (2 / len(start)) * error.T @ start
 
-    def _moved(self, initial: Array, drift: Array) -> Array:
-        moved: Array = initial @ drift.T
-        return moved
-
-
-class Split(Cloud):
-    """``X = X_init + s ⊙ θ``, ``Y = X_init + 10 s``, ``θ += r · mean(s_b ⊙ (Y_b - X_b))`` with ``s = sign(X_init)``.
-
-    The supplement prints ``mean(Y_b - X_b)``, whose terms of opposite sign cancel: they add up to mean(s) of the drift,
-    0.38 of it for its cloud around (0.5, 0.5) and nothing for a centred one. With s inside, θ descends
-    ``|Y_b - X_b|²``, as in the other demos.
-    """
-
-    def advance_(self, idxs: Any, speed: float = SPEED) -> None:
-        error = self.targets[idxs] - self.batch(idxs)
-        self.drift = self.drift + speed * (np.sign(self.initial[idxs]) * error).mean(axis=0)
-
-    def _moved(self, initial: Array, drift: Array) -> Array:
-        return initial + np.sign(initial) * drift
+    def _moved(self, idxs: Any, drift: Array) -> Array:
+        return np.asarray(self.initial[idxs] @ drift.T)
 
 
 def make_cloud(demo: str, seed: int, n: int = POINTS, codes: int = CODES, epochs: int = EPOCHS) -> Cloud:
     """The cloud of a demo, its first codebook and the order of its points; the same for the same arguments.
 
-    Args:
-        demo: one of :data:`DEMOS`.
-        seed: of a NumPy generator, the only source of randomness.
-        n: points.
-        codes: size of the first codebook.
-        epochs: permutations to draw; more epochs leave the first ones as they are.
+    More epochs leave the order of the first ones as it is.
     """
     check_name("demo", demo, DEMOS)
     rng = np.random.default_rng(seed)
@@ -139,10 +121,9 @@ def make_cloud(demo: str, seed: int, n: int = POINTS, codes: int = CODES, epochs
 def build_cloud(demo: str, normal: Array, codebook: Array, order: Indices, matrix: Array | None) -> Cloud:
     """The cloud of a demo from points of N(0, 1) and, where it is scaled, from M of norm 1."""
     if demo == "translation":
-        return Translation(demo, normal, normal + SHIFT, codebook, order)
+        return Shifting(demo, normal, np.ones_like(normal), codebook, order)
     if demo == "split":
-        initial = normal + SPLIT_MEAN
-        return Split(demo, initial, initial + SHIFT * np.sign(initial), codebook, order)
+        return Shifting(demo, normal + SPLIT_MEAN, np.sign(normal + SPLIT_MEAN), codebook, order)
     assert matrix is not None
     return Scaling(demo, normal, normal @ (SCALES[demo] * matrix).T, codebook, order)
 

@@ -20,22 +20,14 @@ Array = NDArray[np.float64]
 
 TARGET, BASE, CLOUD, BATCH, CODE = "#c9b3e6", "#3a9d4f", "#a9cbee", "#1f5fbf", "#d40000"
 LABELS = {
-    "vanilla": "vanilla VQ (EMA)",
-    "ns_vq": "NSVQ (driftvq)",
-    "ns_vq_toy": "NS-VQ (paper's toy rule)",
-    "trans_vq": "TransVQ (driftvq)",
-    "trans_vq_toy": "TransVQ (paper's form)",
+    "vanilla": ("vanilla VQ (EMA)", "#d40000"),
+    "ns_vq": ("NSVQ (driftvq)", "#1f5fbf"),
+    "ns_vq_toy": ("NS-VQ (paper's toy rule)", "#1f5fbf"),
+    "trans_vq": ("TransVQ (driftvq)", "#3a9d4f"),
+    "trans_vq_toy": ("TransVQ (paper's form)", "#3a9d4f"),
 }
-LINES = {
-    "vanilla": "#d40000",
-    "ns_vq": "#1f5fbf",
-    "ns_vq_toy": "#1f5fbf",
-    "trans_vq": "#3a9d4f",
-    "trans_vq_toy": "#3a9d4f",
-}
+"""Names and colours; a method of the library and the paper's form of it, whose line is dashed, have one colour."""
 OTHER_LINES = ("#e08a00", "#7a4fb5", "#555555")
-DASHED = ("ns_vq_toy", "trans_vq_toy")
-"""A method of the library and the paper's form of it have one colour."""
 LINEAR_STEPS = 50
 """Curves are linear in time while the cloud drifts, logarithmic after."""
 SHOWN_STEPS = (0, 20, 40, 100, 400)
@@ -49,7 +41,7 @@ FRAME_MS, LAST_FRAME_MS = 160, 1500
 
 def label(method: str) -> str:
     """The name of a method in a figure."""
-    return LABELS.get(method, f"{method} (library defaults)")
+    return LABELS[method][0] if method in LABELS else f"{method} (library defaults)"
 
 
 def draw_gallery(
@@ -58,12 +50,6 @@ def draw_gallery(
     """A figure per method, a GIF per demo and the curves; returns the files.
 
     The GIFs show the first method beside the second; with one method there are none.
-
-    Args:
-        demos, methods: names.
-        seed: of the clouds.
-        out: folder, made if missing.
-        progress: told what was done.
     """
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"{out} is not a folder")
@@ -96,8 +82,12 @@ def draw_method(trajectories: Sequence[Trajectory], path: Path) -> Path:
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes, trajectory in zip(grid, trajectories, strict=True):
         for axis, snapshot in zip(axes, trajectory.snapshots, strict=True):
-            _draw_cloud(axis, trajectory, snapshot.positions, snapshot.batch)
-            _place_codes(_code_artists(axis), trajectory.codebooks[snapshot.step], snapshot.positions)
+            positions = trajectory.positions(snapshot.step)
+            _draw_targets(axis, trajectory)
+            axis.plot(*trajectory.cloud.initial.T, ".", ms=2.5, mew=0, color=BASE, alpha=0.35, label="base data X")
+            axis.plot(*positions.T, ".", ms=2.5, mew=0, color=CLOUD, alpha=0.6, label="cloud now")
+            axis.plot(*snapshot.batch.T, ".", ms=4, mew=0, color=BATCH, label="current batch $X_b$")
+            _place_codes(_code_artists(axis), trajectory.codebooks[snapshot.step], positions)
             _frame(axis, trajectory)
             axis.set_title(f"step {snapshot.step}: {_used(trajectory, snapshot.step)}", fontsize=9)
         axes[0].set_ylabel(trajectory.demo, fontsize=12)
@@ -141,10 +131,10 @@ def draw_curves(trajectories: Sequence[Trajectory], path: Path) -> Path:
 
 
 def _line(method: str, methods: Sequence[str]) -> dict[str, Any]:
-    others = [name for name in methods if name not in LINES]
-    colour = LINES[method] if method in LINES else OTHER_LINES[others.index(method) % len(OTHER_LINES)]
+    others = [name for name in methods if name not in LABELS]
+    colour = LABELS[method][1] if method in LABELS else OTHER_LINES[others.index(method) % len(OTHER_LINES)]
     width = 1.4 + 0.4 * (len(methods) - 1 - methods.index(method))  # a line below others shows at their edges
-    return {"color": colour, "lw": width, "ls": (0, (4, 2)) if method in DASHED else "-"}
+    return {"color": colour, "lw": width, "ls": (0, (4, 2)) if method.endswith("_toy") else "-"}
 
 
 def animate(left: Trajectory, right: Trajectory, path: Path) -> Path:
@@ -191,13 +181,6 @@ class _Panel:
         self.title.set_text(f"{label(self.run.method)}, step {step}\n{_used(self.run, step)}")
         for artist in (self.cloud, *self.codes, self.title):
             self.axis.draw_artist(artist)
-
-
-def _draw_cloud(axis: Axes, trajectory: Trajectory, positions: Array, batch: Array) -> None:
-    _draw_targets(axis, trajectory)
-    axis.plot(*trajectory.cloud.initial.T, ".", ms=2.5, mew=0, color=BASE, alpha=0.35, label="base data X")
-    axis.plot(*positions.T, ".", ms=2.5, mew=0, color=CLOUD, alpha=0.6, label="cloud now")
-    axis.plot(*batch.T, ".", ms=4, mew=0, color=BATCH, label="current batch $X_b$")
 
 
 def _draw_targets(axis: Axes, trajectory: Trajectory) -> None:

@@ -70,30 +70,13 @@ def script(names: tuple[str, ...]) -> str:
 
 def page() -> str:
     """The playground as HTML that loads nothing else."""
-    parts = {
-        "{{style}}": _asset("page.css"),
-        "{{constants}}": json.dumps(constants()),
-        "{{recordings}}": _asset(RECORDINGS),
-        "{{script}}": script(SIMULATION + PAGE),
-    }
-    html = _asset("page.html")
-    for mark, text in parts.items():
-        html = html.replace(mark, text)
-    return html
+    html = _asset("page.html").replace("{{style}}", _asset("page.css"))
+    html = html.replace("{{constants}}", json.dumps(constants())).replace("{{recordings}}", _asset(RECORDINGS))
+    return html.replace("{{script}}", script(SIMULATION + PAGE))
 
 
 def write_playground(path: str | os.PathLike[str]) -> Path:
-    """Write the playground to a file, whole or not at all.
-
-    Args:
-        path: the file, in a folder that exists; one of that name is replaced.
-
-    Returns:
-        The path written.
-
-    Raises:
-        FileNotFoundError: the folder does not exist.
-    """
+    """Write the playground to a file in a folder that exists, whole or not at all."""
     return write_text(path, page())
 
 

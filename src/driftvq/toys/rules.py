@@ -44,13 +44,7 @@ def winners(codebook: Array, points: Array) -> NDArray[np.int64]:
 def ema_update(codebook: Array, batch: Array, alpha: float = ALPHA) -> Array:
     """Vanilla: ``c_k ← (1-α) c_k + α · mean{x_i : w_i = k}`` for every code that won a point; the others stay.
 
-    Args:
-        codebook: ``(k, 2)``, or ``(s, k, 2)`` for s runs side by side.
-        batch: ``(b, 2)``, or ``(s, b, 2)``.
-        alpha: α.
-
-    Returns:
-        The new codebook; the given one is left as it is.
+    Codes are ``(k, 2)`` and points ``(b, 2)``, or ``(s, k, 2)`` and ``(s, b, 2)`` for s runs side by side.
     """
     one_hot = (winners(codebook, batch)[..., None, :] == np.arange(codebook.shape[-2])[:, None]).astype(np.float64)
     count = one_hot.sum(axis=-1, keepdims=True)
@@ -64,16 +58,7 @@ def ns_vq_update(codebook: Array, batch: Array, lr: float, tau: float) -> Array:
     ``d_k = |c_k - c_w|²``,  ``ω_k = e^{-d_k/τ} / Σ_j e^{-d_j/τ}``,
     ``c_w += lr (x - c_w)``,  ``c_k += lr ω_k (x - c_k)`` for k ≠ w
 
-    The kernel measures from the code to the *winner*, not to the point.
-
-    Args:
-        codebook: ``(k, 2)``, or ``(s, k, 2)`` for s runs side by side.
-        batch: ``(b, 2)`` or ``(s, b, 2)``, taken in order.
-        lr: step of the winner.
-        tau: τ, in squared units of the plane.
-
-    Returns:
-        The new codebook; the given one is left as it is.
+    The kernel measures from the code to the *winner*, not to the point. Shapes as in :func:`ema_update`.
     """
     codes = codebook.reshape(-1, *codebook.shape[-2:]).copy()
     batches = batch.reshape(-1, *batch.shape[-2:])

@@ -14,21 +14,19 @@ import torch
 from numpy.typing import NDArray
 
 from driftvq.names import check_name
-from driftvq.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Cloud, Indices, make_cloud
+from driftvq.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Cloud, make_cloud
 from driftvq.toys.rules import METHODS, SHOWN_METHODS, Learner, make_learners, squared_distances
 
 Array = NDArray[np.float64]
 
-SNAPSHOTS = 5
 DRIFT_LEFT = (0.6, 0.25, 0.02)
 """Between the first and the last, the snapshots show the cloud when this share of its way is left."""
 
 
 class Snapshot(NamedTuple):
-    """What a figure shows of one moment: step, cloud ``(n, 2)``, the batch just learned from ``(b, 2)``."""
+    """One moment of a figure: its step, and the batch just learned from ``(b, 2)``."""
 
     step: int
-    positions: Array
     batch: Array
 
 
@@ -37,20 +35,18 @@ class Trajectory:
     """A codebook following a cloud; moment 0 is the start, moment t comes after t steps.
 
     Attributes:
-        demo, method, seed: what was run.
-        cloud: the cloud, at the end of its way.
+        cloud: at the end of its way.
         drifts: the state of its drift at every moment.
         codebooks: the codes at every moment, ``(t, k, 2)``.
         usage: share of the codes that are nearest to some point of the whole cloud, ``(t,)``.
         distortion: mean squared distance of the whole cloud to its nearest codes, ``(t,)``.
-        snapshots: five of the moments, with the cloud.
     """
 
     demo: str
     method: str
     seed: int
     cloud: Cloud
-    drifts: Array
+    drifts: Sequence[Array]
     codebooks: Array
     usage: Array
     distortion: Array
@@ -108,22 +104,26 @@ def run_demos(
     clouds = [make_cloud(demo, seed, n, epochs=epochs) for demo, seed in runs]
     codebooks = np.stack([cloud.codebook for cloud in clouds])
     follower = make_learners(method, codebooks, [seed for _, seed in runs]) if learner is None else learner(codebooks)
-    records = [_Record(cloud, codes, batch_size) for cloud, codes in zip(clouds, follower.codebook, strict=True)]
+    batches = [cloud.batch(cloud.order[0, :batch_size]) for cloud in clouds]
+    moments = [(follower.codebook, [cloud.drift for cloud in clouds], batches)]
     with one_torch_thread():
         for epoch in range(epochs):
             for idxs in zip(*(cloud.batches(epoch, batch_size) for cloud in clouds), strict=True):
-                _step_(follower, records, idxs, speed)
+                batches = [cloud.batch(chosen) for cloud, chosen in zip(clouds, idxs, strict=True)]
+                follower.step_(np.stack(batches))
+                moments.append((follower.codebook, [cloud.drift for cloud in clouds], batches))
+                for cloud, chosen in zip(clouds, idxs, strict=True):
+                    cloud.advance_(chosen, speed)
             follower.end_epoch_()
-    shown = snapshot_steps(epochs * (n // batch_size), speed)
-    return [record.trajectory(method, seed, shown) for record, (_, seed) in zip(records, runs, strict=True)]
-
-
-def _step_(follower: Learner, records: Sequence["_Record"], idxs: Sequence[Indices], speed: float) -> None:
-    batches = [record.cloud.batch(chosen) for record, chosen in zip(records, idxs, strict=True)]
-    follower.step_(np.stack(batches))
-    for record, codes, batch, chosen in zip(records, follower.codebook, batches, idxs, strict=True):
-        record.add_(codes, batch)
-        record.cloud.advance_(chosen, speed)
+    shown = snapshot_steps(len(moments) - 1, speed)
+    trajectories = []
+    for i, (cloud, (demo, seed)) in enumerate(zip(clouds, runs, strict=True)):
+        codes, drifts = np.stack([codebook[i] for codebook, _, _ in moments]), [drift[i] for _, drift, _ in moments]
+        found = [measure(book, cloud.positions(drift)) for book, drift in zip(codes, drifts, strict=True)]
+        usage, distortion = np.array(found).T
+        snapshots = tuple(Snapshot(step, moments[step][2][i]) for step in shown)
+        trajectories.append(Trajectory(demo, method, seed, cloud, drifts, codes, usage, distortion, snapshots))
+    return trajectories
 
 
 @contextmanager
@@ -135,40 +135,6 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-class _Record:
-    """What is written down during a run."""
-
-    def __init__(self, cloud: Cloud, codes: Array, batch_size: int) -> None:
-        self.cloud = cloud
-        self.codebooks: list[Array] = []
-        self.drifts: list[Array] = []
-        self.batches: list[Array] = []
-        self.measured: list[tuple[float, float]] = []
-        self.add_(codes, cloud.batch(cloud.order[0, :batch_size]))
-
-    def add_(self, codes: Array, batch: Array) -> None:
-        self.codebooks.append(codes)
-        self.drifts.append(self.cloud.drift)
-        self.batches.append(batch)
-        self.measured.append(measure(codes, self.cloud.positions()))
-
-    def trajectory(self, method: str, seed: int, shown: Sequence[int]) -> Trajectory:
-        usage, distortion = np.array(self.measured).T
-        return Trajectory(
-            demo=self.cloud.demo,
-            method=method,
-            seed=seed,
-            cloud=self.cloud,
-            drifts=np.stack(self.drifts),
-            codebooks=np.stack(self.codebooks),
-            usage=usage,
-            distortion=distortion,
-            snapshots=tuple(
-                Snapshot(step, self.cloud.positions(self.drifts[step]), self.batches[step]) for step in shown
-            ),
-        )
 
 
 def kmeans_optimum(positions: Array, codes: int, restarts: int = 10) -> tuple[Array, float]:
@@ -196,13 +162,7 @@ def toy_table(
     demos: Iterable[str] = DEMOS,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Row]:
-    """Usage and distortion ÷ optimum of every method in every demo.
-
-    Args:
-        seeds: how many, from 0 on, or which.
-        methods, demos: names.
-        progress: told about every finished method.
-    """
+    """Usage and distortion ÷ optimum of every method in every demo; ``seeds``: how many, from 0 on, or which."""
     chosen = range(seeds) if isinstance(seeds, int) else seeds
     methods = [check_name("method", method, METHODS) for method in methods]
     runs = [(check_name("demo", demo, DEMOS), seed) for demo in demos for seed in chosen]
