@@ -84,3 +84,19 @@ def test_the_version_is_that_of_the_package(capsys):
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"driftvq {driftvq.__version__}\n"
+
+
+@pytest.mark.parametrize(("missing", "is_ours"), [("matplotlib", False), ("driftvq.no_such_module", True)])
+def test_a_missing_package_is_named_and_a_missing_module_of_ours_is_a_fault(missing, is_ours, monkeypatch, capsys):
+    def run(args):
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr("driftvq.cli.toys.run", run)
+    if is_ours:
+        with pytest.raises(ModuleNotFoundError):
+            main(["toys"])
+    else:
+        assert main(["toys"]) == 2
+        assert f"driftvq toys: error: it needs more packages (No module named '{missing}'): pip install" in (
+            capsys.readouterr().err
+        )

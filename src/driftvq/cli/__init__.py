@@ -78,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         say(f"driftvq {args.command}: error: {error}")
         return 2
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("driftvq"):
+            raise
         packages = install_command("toys" if args.command == "toys" else "tokenizer")
         say(f"driftvq {args.command}: error: it needs more packages ({error}): {packages}")
         return 2
