@@ -153,7 +153,7 @@ def test_a_codec_trains(name: str, quantizer: str) -> None:
 @every_model
 def test_more_levels_give_better_audio_and_decoding_repeats_it(name: str) -> None:
     model = MODELS[name]()
-    train(model, steps=20)
+    train(model, steps=40)
     model.eval()
     audio, latents_errors = speech(seed=9), []
     with torch.no_grad():

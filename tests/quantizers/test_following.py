@@ -161,7 +161,7 @@ def test_a_drift_a_quarter_as_long_as_the_distance_from_the_codes_costs_nothing(
     distance = (4 * before) ** 0.5
     train(vq, [x + step * distance / 4 for step in range(1, 40)])
     assert distortion(vq, x + 39 * distance / 4) < 1.02 * before
-    assert vq.book.parts["drift"].gain > 0.7
+    assert vq.book.parts["drift"].gain > 0.4
 
 
 @every_form

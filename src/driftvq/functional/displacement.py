@@ -34,7 +34,8 @@ def fit_field(moments: Tensor, ridge_pp: Tensor) -> Tensor:
     lifted_pp = torch.addcmul(gram_pp, ridge_pp, gram_pp[0, 0])
     # Not `cholesky`, which waits for the device to say whether it succeeded.
     factor_pp = torch.linalg.cholesky_ex(near(lifted_pp)).L
-    return torch.cholesky_solve(near(joint_pd), factor_pp).to(moments.device)
+    field_pd = torch.cholesky_solve(near(joint_pd), factor_pp).to(moments.device)
+    return torch.nan_to_num(field_pd, nan=0, posinf=0, neginf=0)  # moments that have lost all digits say nothing
 
 
 def field_agreement(fields_fpd: Tensor, moments: Tensor) -> Tensor:

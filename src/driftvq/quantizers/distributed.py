@@ -96,7 +96,8 @@ def with_whole_parameters(
             (module, name): gathered()
             for module in self.modules()
             for name, parameter in module._parameters.items()
-            if (gathered := getattr(parameter, "full_tensor", None)) is not None
+            if name not in module.__dict__  # gathered already, by a method that calls this one
+            and (gathered := getattr(parameter, "full_tensor", None)) is not None
         }
         with substituted(sharded):
             return method(self, *args, **kwargs)

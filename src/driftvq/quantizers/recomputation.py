@@ -157,6 +157,7 @@ class Past:
 @contextmanager
 def substituted(tensors: Mapping[tuple[nn.Module, str], Tensor]) -> Iterator[None]:
     """Within it these tensors stand in the place of a module's parameters and buffers."""
+    before = {(module, name): module.__dict__[name] for module, name in tensors if name in module.__dict__}
     try:
         for (module, name), tensor in tensors.items():
             module.__dict__[name] = tensor  # found before what torch has registered by that name
@@ -164,6 +165,8 @@ def substituted(tensors: Mapping[tuple[nn.Module, str], Tensor]) -> Iterator[Non
     finally:
         for module, name in tensors:
             module.__dict__.pop(name, None)
+        for (module, name), tensor in before.items():
+            module.__dict__[name] = tensor
 
 
 class _Instead(torch.autograd.Function):
