@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
     "residual_vq": {"num_quantizers": 2},
 }
 LATENTS = (8, 40, 80)
-"""Fewer than codes, and so many that lost codes are relocated every second and every fourth step."""
+"""Fewer than codes, and so many that lost codes are relocated and the drift is judged every fourth step."""
 
 
 def quantizer(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -46,7 +46,7 @@ def train(vq: nn.Module, state: dict[str, Tensor], x: Tensor) -> list[Tensor]:
     x = x.detach().requires_grad_()
     quantized, indices, loss = functional_call(vq, state, (x,))
     wanted = [x, *(value for value in state.values() if value.requires_grad)]
-    gradients = torch.autograd.grad(quantized.square().sum() + loss, wanted)
+    gradients = torch.autograd.grad(quantized.square().sum() + loss, wanted, materialize_grads=True)
     return [quantized.detach(), indices, loss.detach(), *gradients]
 
 

@@ -76,9 +76,9 @@ def test_masked_latents_do_not_count_in_the_gradient_of_the_network(transform: s
     for masked in (True, False):
         torch.manual_seed(0)
         vq = TransVQ(dim=4, codebook_size=32, transform=transform, width=16).double()
-        train(vq, [cloud(200, seed=step).double() + 0.1 * step for step in range(6)])
+        train(vq, [cloud(200, seed=step).double() + 0.1 * step for step in range(11)])
         vq.zero_grad()
-        z = cloud(latents, seed=9).double() + 0.6
+        z = cloud(latents, seed=9).double() + 1
         vq(z, mask).loss.backward() if masked else vq(z[mask]).loss.backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in vq.parameters()]))
     assert gradients[1].abs().max() > 1e-6

@@ -18,11 +18,14 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
+def is_distributed() -> bool:
+    """Whether there is a process group, of however many processes."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def world_size() -> int:
     """Number of processes that take part in a collective now."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return 1
-    return dist.get_world_size()
+    return dist.get_world_size() if is_distributed() else 1
 
 
 def sum_over_processes(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -63,12 +63,13 @@ def _(step: Tensor) -> None:
 class Call:
     """What a training call saw: a fingerprint of its latents, and the tensors that learning changes, by their place.
 
-    With each goes the state it was in, by which one can tell whether it has changed since. ``found`` is what the second
-    run takes as it is.
+    With each goes the state it was in, by which one can tell whether it has changed since. ``counts`` is what Python
+    counted, ``found`` is what the second run takes as it is.
     """
 
     fingerprint: Tensor
     tensors: dict[tuple[nn.Module, str], tuple[object, Tensor]]
+    counts: dict[tuple[nn.Module, str], int | None]
     found: Any = None
     recalled: bool = False
 
@@ -98,8 +99,10 @@ class Past:
         done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)
         self._drop(max(done, len(self.calls) - self.most + 1))
         before = self.calls[-1].tensors if self.calls else {}
-        tensors = {}
+        tensors: dict[tuple[nn.Module, str], tuple[object, Tensor]] = {}
+        counts: dict[tuple[nn.Module, str], int | None] = {}
         for module in book.modules() if book is not None else ():
+            counts |= {(module, name): getattr(module, name) for name in getattr(module, "counted_by_python", ())}
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is None or (name in module._parameters and tensor is not learned):
                     continue
@@ -107,7 +110,7 @@ class Past:
                 kept = before.get((module, name))
                 same = kept is not None and state is not None and kept[0] == state
                 tensors[module, name] = (state, kept[1] if kept is not None and same else tensor.detach().clone())
-        self.calls.append(Call(_fingerprint(x_nd), tensors, found))
+        self.calls.append(Call(_fingerprint(x_nd), tensors, counts, found))
 
     def _drop(self, first: int) -> None:
         self.forgot = self.forgot or not all(call.recalled for call in self.calls[:first])
@@ -120,12 +123,13 @@ class Past:
     @contextmanager
     def recalled(self, x_nd: Tensor) -> Iterator[None]:
         """Within it the codebook is what it was when these latents were quantised."""
-        tensors = self._call(x_nd).tensors if self.calls or self.forgot else {}
+        call = self._call(x_nd) if self.calls or self.forgot else Call(x_nd, {}, {})
         # Not in place, since autograd may need what is there now.
         with substituted(
-            {
+            call.counts
+            | {
                 (module, name): _Instead.apply(value, present) if present.requires_grad else value  # type: ignore[no-untyped-call]
-                for (module, name), (state, value) in tensors.items()
+                for (module, name), (state, value) in call.tensors.items()
                 if _state(present := getattr(module, name)) != state or state is None
             }
         ):
@@ -155,8 +159,8 @@ class Past:
 
 
 @contextmanager
-def substituted(tensors: Mapping[tuple[nn.Module, str], Tensor]) -> Iterator[None]:
-    """Within it these tensors stand in the place of a module's parameters and buffers."""
+def substituted(tensors: Mapping[tuple[nn.Module, str], Any]) -> Iterator[None]:
+    """Within it these tensors stand in the place of a module's parameters and buffers, or of other attributes."""
     before = {(module, name): module.__dict__[name] for module, name in tensors if name in module.__dict__}
     try:
         for (module, name), tensor in tensors.items():

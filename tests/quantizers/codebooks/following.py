@@ -7,6 +7,8 @@ import numpy as np
 from driftvq.quantizers.codebooks import drift as constants
 from driftvq.quantizers.codebooks.following import (
     FIRST_LOOKS,
+    GLANCE_INTERVAL,
+    INTERVAL,
     LEAST_MEMORY,
     LEAST_REACH,
     LOOK_INTERVAL,
@@ -83,8 +85,12 @@ class NumpyDrift:
             self.unrelated = (1 - persisted) / (1 + persisted)
             self.until = (constants.PATIENCE * max(len(self.codes) / total, 1)) ** 2
 
-        interval = self._interval(total)
-        if (frame.since - 1 - FIRST_LOOKS) % interval == 0:
+        # With several latents per code little changes from one step to the next.
+        interval = INTERVAL if total // len(self.codes) >= 2 else 1
+        since = frame.since - 1 - FIRST_LOOKS
+        if interval > 1 and not due and since % GLANCE_INTERVAL > 0 and self.gain <= constants.AT_REST:
+            return
+        if due or since % interval == 0:
             self._judge_(seen, away, distance, interval * min(1 - slowly, constants.MOST_NEWS))
             self.gain = self._confirmed() * self._need()
 
@@ -103,11 +109,6 @@ class NumpyDrift:
 
     def rescale_(self, ratio: float) -> None:
         self.joint, self.velocity, self.field = self.joint * ratio, self.velocity * ratio, self.field * ratio
-
-    def _interval(self, total: int) -> int:
-        """Steps between two judgements: with many latents per code little changes from one to the next."""
-        per_code = total // len(self.codes)
-        return 4 if per_code >= 4 else 2 if per_code >= 2 else 1
 
     def _judge_(self, seen_np: Array, away_nd: Array, distance: float, new: float) -> None:
         """What the batch shows of the field before it and of the velocity, in shares of the squared distances."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from driftvq.quantizers.codebooks.parts import Batch, Seen
+from driftvq.quantizers.codebooks.parts import Batch, Now, Seen
 from driftvq.quantizers.codebooks.relocation import LOST_SHARE, MOST_RELOCATED, RELOCATED_SHARE, Relocation
 
 
@@ -14,10 +14,10 @@ def batch(latents: Tensor, away: Tensor, memory: Tensor, codes: Tensor, step: in
     anchors = torch.cat([codes, latents - away])
     winners = torch.arange(len(codes), len(anchors))
     counted = (away != 0).any(dim=1)
-    seen = Seen(anchors, winners, away, counted, torch.zeros(len(anchors), latents.shape[1] + 1))
+    seen = Seen(anchors, winners, away, counted, torch.zeros(len(anchors), latents.shape[1] + 1), Now(interval))
     full = torch.cat([memory, torch.full((len(latents),), float(memory.mean()))])
     zero = torch.zeros(len(anchors), latents.shape[1])
-    return Batch(seen, torch.tensor(step), counted.sum().float(), torch.ones(1), zero[:, 0], zero, full, interval)
+    return Batch(seen, torch.tensor(step), counted.sum().float(), torch.ones(1), zero[:, 0], zero, full)
 
 
 def places(part: Relocation, step: Batch, codes: Tensor) -> Tensor:
@@ -58,11 +58,14 @@ def test_a_share_of_the_latents_take_over_a_code_at_most(latents: int, interval:
 
 def test_between_two_rounds_nothing_is_relocated() -> None:
     memory, codes = torch.tensor([1.0, 0.0]), draw(2, 3)
-    step = replace(batch(draw(16, 3), draw(16, 3, seed=1), memory, codes), due=False)
-    assert Relocation()(None, step) is None
-    asked_of_the_device = replace(step, due=torch.tensor(False))
-    assert torch.equal(places(Relocation(), asked_of_the_device, codes), codes)
-    assert not torch.equal(places(Relocation(), replace(step, due=torch.tensor(True)), codes), codes)
+    step = batch(draw(16, 3), draw(16, 3, seed=1), memory, codes)
+
+    def at(due: Tensor | bool) -> Batch:
+        return replace(step, seen=step.seen._replace(now=Now(due=due)))
+
+    assert Relocation()(None, at(False)) is None
+    assert torch.equal(places(Relocation(), at(torch.tensor(False)), codes), codes)
+    assert not torch.equal(places(Relocation(), at(torch.tensor(True)), codes), codes)
 
 
 def test_latents_are_drawn_by_their_squared_distance() -> None:

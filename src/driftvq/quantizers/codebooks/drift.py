@@ -10,7 +10,8 @@ from torch import Tensor
 
 from driftvq.functional import field_agreement, field_moments, fit_field
 from driftvq.quantizers.codebooks.features import AffineFeatures
-from driftvq.quantizers.codebooks.parts import Batch, Part, Rows, Seen
+from driftvq.quantizers.codebooks.parts import Batch, Now, Part, Rows, Seen
+from driftvq.quantizers.finite import is_seen_at_once
 
 RIDGE = 0.1
 """Of the features' mean square, by which a fit is held back."""
@@ -37,6 +38,9 @@ MOST_FOUND = 2.0
 NEEDED_SHARE = 0.25
 """A drift is needed in full where it makes up this share of the latents' squared distance from their codes."""
 
+AT_REST = 0.05
+"""With several latents per code, a drift followed by no more than this is left alone from one glance to the next."""
+
 PATIENCE = 2.0
 """A code that is selected rarely waits so many times as long for its next latent as the others do on average."""
 
@@ -61,7 +65,7 @@ class Drift(Part):
         moments: remembered sums of features × (features, displacements) ``(p, p + d)``.
         velocity: V ``(p, d)``.
         field: W + V of the latest step ``(p, d)``.
-        gain: g, as it was last judged: with each relocation of lost codes.
+        gain: g, as it was last judged: when lost codes are relocated.
         evidence: recent means of |u|², of the lag and of |V|², in shares of the latents' squared distance from their
             codes; of new codes a drift is expected.
         rates: how fast the fit, the evidence and the velocity are forgotten, per latent; ridge: R of the fit.
@@ -110,28 +114,45 @@ class Drift(Part):
 
     def prepare(self, seen: Seen) -> Seen:
         """Where there are more latents than codes, a row per code: the moments and the gradients are the same."""
+        follows = self._follows(seen.now)
+        if follows is False:
+            return seen
         if len(seen.winners) < len(seen.codes):
             features_np = self.features.of(seen.codes, seen.winners)
-            return seen._replace(rows=Rows(features_np, seen.away, seen.counted.to(seen.away.dtype)))
-        return seen._replace(rows=Rows(self.features(seen.codes), seen.sums[:, :-1], seen.sums[:, -1]))
+            return seen._replace(rows=Rows(features_np, seen.away, seen.counted.to(seen.away.dtype), follows))
+        return seen._replace(rows=Rows(self.features(seen.codes), seen.sums[:, :-1], seen.sums[:, -1], follows))
+
+    def _follows(self, now: Now) -> Tensor | bool:
+        """Whether there is a drift to follow; a boolean tensor where Python cannot know."""
+        if now.glance is True:
+            return True
+        moves = self.gain > AT_REST
+        return bool(moves) if is_seen_at_once(moves) else moves | now.glance
 
     def sums(self, seen: Seen) -> tuple[Tensor, ...]:
-        assert seen.rows is not None
+        if seen.rows is None:
+            return ()
         return (field_moments(seen.rows.features.detach(), seen.rows.away, seen.rows.number),)
 
-    def forward(self, moved_kd: Tensor | None, batch: Batch) -> Tensor:
-        (moments,) = batch.shared
-        if batch.look is not False:
+    def forward(self, moved_kd: Tensor | None, batch: Batch) -> Tensor | None:
+        rows, now = batch.seen.rows, batch.seen.now
+        if rows is None:
+            return moved_kd
+        (moments,), total, follows = batch.shared, batch.total, rows.follows
+        if isinstance(follows, Tensor):  # as if there were no latents, where there is nothing to follow
+            moments, total = moments * follows, total * follows
+        if now.look is not False:
             self._look_(batch)
-        kept = torch.exp(batch.total * self.rates.to(moments))
+        kept = torch.exp(total * self.rates.to(moments))
         news = 1 - kept
-        if batch.due is not False:
-            self._judge_(moments, batch, news[1].clamp(max=MOST_NEWS) * batch.interval)
+        if now.due is not False:
+            most = news[1].clamp(max=MOST_NEWS)
+            self._judge_(moments, batch.unit, most * now.interval, now.due & follows)
         self.moments.mul_(kept[0]).add_(moments)
         field_pd = fit_field(self.moments.to(moments), self.ridge.to(moments)) + self.velocity.to(moments)
-        step_pd = torch.minimum(self.gain.to(moments), batch.total) * field_pd
-        self._remember_(step_pd, news[2])
-        self.field.copy_(field_pd)
+        step_pd = torch.minimum(self.gain.to(moments), total) * field_pd
+        self._remember_(step_pd, news[2], follows)
+        self.field.copy_(torch.where(follows, field_pd, self.field) if isinstance(follows, Tensor) else field_pd)
         drift_kd = self._everywhere(batch.seen, step_pd)
         return drift_kd if moved_kd is None else moved_kd + drift_kd
 
@@ -147,22 +168,22 @@ class Drift(Part):
         selected = (batch.total / codes).clamp(min=tiny**0.25, max=1)
         until = PATIENCE**2 / (NEEDED_SHARE * selected.square())
         known = batch.total > 0
-        if isinstance(batch.look, Tensor):
-            known = known & batch.look
+        if isinstance(batch.seen.now.look, Tensor):
+            known = known & batch.seen.now.look
         self.until.copy_(torch.where(known, until, self.until.to(until)))
         self.rates[2].fill_(-1 / max(PERSISTENCE * MEMORY * self.features.count, codes))
         self.unrelated.copy_(torch.where(known, (-self.rates[2] * batch.total / 2).tanh(), self.unrelated))
         self.evidence.clamp_(min=-MOST_FOUND, max=MOST_FOUND)
 
-    def _judge_(self, moments: Tensor, batch: Batch, news: Tensor) -> None:
+    def _judge_(self, moments: Tensor, unit: Tensor, news: Tensor, due: Tensor | bool) -> None:
         """The gain g, from what these latents show of the field before them."""
         found = field_agreement(torch.stack([self.field, self.velocity]).to(moments), moments).flatten()[:3]
-        found = found / torch.maximum(batch.unit, found[0]).clamp(min=EXACT)
-        if isinstance(batch.due, Tensor):
-            news = news * batch.due
+        found = found / torch.maximum(unit, found[0]).clamp(min=EXACT)
+        if isinstance(due, Tensor):
+            news = news * due
         self.evidence.lerp_(found.to(self.evidence), news.to(self.evidence))
         gain = self._gain(self.evidence.to(moments), self.gain.to(moments))
-        self.gain.copy_(torch.where(batch.due, gain, self.gain.to(gain)) if isinstance(batch.due, Tensor) else gain)
+        self.gain.copy_(torch.where(due, gain, self.gain.to(gain)) if isinstance(due, Tensor) else gain)
 
     def _gain(self, evidence: Tensor, before: Tensor) -> Tensor:
         length, lag, speed = evidence.unbind()
@@ -172,22 +193,28 @@ class Drift(Part):
         need = torch.addcmul(self.until.to(length) * speed, lag, lag, value=NEEDED_SHARE**-2)
         return confirmed.clamp(min=0, max=1) * need.clamp(max=1)
 
-    def _remember_(self, step_pd: Tensor, news: Tensor) -> None:
+    def _remember_(self, step_pd: Tensor, news: Tensor, follows: Tensor | bool) -> None:
         """Keep the moments as the moved codes will see them, if the latents go on with their velocity."""
         gram_pp, joint_pd = self.moments.split([self.features.count, self.features.dim], dim=1)
         step_pd = step_pd.to(self.moments)
-        joint_pd.addmm_(gram_pp, step_pd - self.velocity, alpha=-1)
+        velocity_pd = self.velocity * follows if isinstance(follows, Tensor) else self.velocity
+        joint_pd.addmm_(gram_pp, step_pd - velocity_pd, alpha=-1)
         self.velocity.lerp_(step_pd, news.to(self.velocity))
 
     def loss(self, seen: Seen, unit: Tensor) -> Tensor:
         """How far the field misses what the latents did since: the embedding loss of ``c + f(c) (W + V)``.
 
-        With ``y = f(c) (W + V)``, of which g y was applied: ``mean |Δ - (1 - g) y|²``, and its gradient by f.
+        With ``y = f(c) (W + V)``, of which g y was applied: ``mean |Δ - (1 - g) y|²``, and its gradient by f. Where
+        there is nothing to follow ``mean |Δ|²``, and none.
         """
         rows = seen.rows
-        assert rows is not None
+        if rows is None:
+            total = seen.counted.sum().clamp(min=1) * seen.away.shape[1]
+            return seen.away.square().sum() / total
         with torch.no_grad():
             field_pd, ahead = self.field.to(seen.away), 1 - self.gain.to(seen.away)
+            if isinstance(rows.follows, Tensor):
+                field_pd = field_pd * rows.follows
             moved_rd = rows.features @ field_pd
             left_rd = torch.addcmul(rows.away, rows.number[:, None], moved_rd * ahead, value=-1)
             total = seen.counted.sum().clamp(min=1) * seen.away.shape[1]

@@ -16,10 +16,10 @@ from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson, Match, change_where_, initial_codes
 from driftvq.quantizers.codebooks.drift import Drift
 from driftvq.quantizers.codebooks.growth import Rule, between, halved
-from driftvq.quantizers.codebooks.parts import Batch, Part, Seen
+from driftvq.quantizers.codebooks.parts import Batch, Now, Part, Seen
 from driftvq.quantizers.codebooks.relocation import Relocation
 from driftvq.quantizers.codebooks.winners import Winners
-from driftvq.quantizers.distributed import by_process, sum_over_processes, world_size
+from driftvq.quantizers.distributed import by_process, is_distributed, sum_over_processes
 from driftvq.quantizers.finite import is_captured
 
 MIN_MEMORY = 3.0
@@ -37,14 +37,18 @@ PARTS = ("drift", "winners", "relocation")
 LEAST_MEMORY = 1e-6
 """Latents; what no code remembers less of."""
 
-LONGEST_INTERVAL = 4
-"""Steps between two relocations at most."""
+INTERVAL, GLANCE_INTERVAL = 4, 8
+"""Where a batch has two latents per code or more: steps between two relocations and two judgements of the drift, and
+between two judgements of a drift at rest."""
 
 LOOK_INTERVAL, FIRST_LOOKS = 16, 2
 """Steps between two looks at where the codes are and how they are spread, and steps at first in which each has one."""
 
 OUTLIER = 8.0
 """A latent that lies more than so many times the usual distance from its code counts as one at that distance."""
+
+CROWDED = 0.7
+"""Where the usual distance is this share of the limit, most latents lie beyond it: they are no outliers then."""
 
 LEAST_REACH = 0.01
 """Spreads; no usual distance is shorter: codes that once fit exactly would take every later latent for an outlier."""
@@ -67,6 +71,7 @@ class Clock(nn.Module):
     """
 
     training_state: ClassVar[tuple[str, ...]] = ("phase",)
+    counted_by_python: ClassVar[tuple[str, ...]] = ("now",)
     phase: Tensor
 
     def __init__(self) -> None:
@@ -80,18 +85,24 @@ class Clock(nn.Module):
         self.phase.fill_(-FIRST_LOOKS)
         self.now = None if torch.compiler.is_compiling() else -FIRST_LOOKS
 
-    def tick_(self, on_device: bool) -> Tensor | int:
-        """The count, which then goes on by one."""
+    def read(self, on_device: bool) -> Tensor | int:
+        """The count."""
         if on_device:
             if torch.compiler.is_compiling():  # else it would be in the graph, and set the clock back in every run
                 self.pack_()
             self.agree_()
-            phase = self.phase.clone()
-            self.phase.copy_(torch.where(phase + 1 == LOOK_INTERVAL, 0, phase + 1))
-            return phase
-        count = int(self.phase) if self.now is None else self.now
-        self.now = 0 if count + 1 == LOOK_INTERVAL else count + 1
-        return count
+            return self.phase.clone()
+        if self.now is None:
+            self.now = int(self.phase)
+        return self.now
+
+    def tick_(self, on_device: bool) -> None:
+        """One step later."""
+        count = self.read(on_device) + 1
+        if isinstance(count, Tensor):
+            self.phase.copy_(torch.where(count == LOOK_INTERVAL, 0, count))
+        else:
+            self.now = 0 if count == LOOK_INTERVAL else count
 
     def pack_(self) -> None:
         """Tell the buffer, which is then saved or handed to other processes."""
@@ -169,25 +180,34 @@ class FollowingCodes(Codebook):
         codes_nd = F.embedding(winners_n, codes_kd)
         if not self.training:
             return Match(winners_n, codes_nd)
-        with torch.no_grad():
-            seen = self._look(z_nd, winners_n, codes_nd, valid_n)
-        for part in self._parts():
-            seen = part.prepare(seen)
-        errors = [part.loss(seen, self._usual(z_nd)) for part in self._parts() if part.trained]
-        return Match(winners_n, codes_nd, self._in_latents(sum(errors[1:], errors[0])) if errors else None, seen)
+        seen = self._look(z_nd, winners_n, codes_nd, valid_n)
+        errors = [self._in_latents(part.loss(seen, self._usual(z_nd))) for part in self._parts() if part.trained]
+        loss = sum(errors[1:], errors[0]) if errors else None
+        if loss is not None and not loss.requires_grad and not z_nd.requires_grad:
+            # No part is due and nothing else is trained: still a loss that a loop may call backward of.
+            loss = loss + sum(parameter.sum() * 0 for parameter in self.parameters())
+        return Match(winners_n, codes_nd, loss, seen)
 
     def _look(self, z_nd: Tensor, winners_n: Tensor, codes_nd: Tensor, valid_n: Tensor | None) -> Seen:
-        """The latents beside their codes; a latent that is not finite does not count."""
+        """The latents beside their codes, and what the parts make of them."""
+        with torch.no_grad():
+            seen = self._beside(z_nd, winners_n, codes_nd, valid_n)
+        for part in self._parts():
+            seen = part.prepare(seen)
+        return seen
+
+    def _beside(self, z_nd: Tensor, winners_n: Tensor, codes_nd: Tensor, valid_n: Tensor | None) -> Seen:
+        """A latent that is not finite does not count."""
         codes_kd = (self.codes.detach().to(z_nd) - self.origin.to(z_nd)) / self.spread.to(z_nd)
-        away_nd = (z_nd - codes_nd) / self.spread.to(z_nd)
-        near_n = (self.limit.to(z_nd) / away_nd.norm(dim=1)).clamp(max=1)
+        away_nd = (z_nd - codes_nd).div_(self.spread.to(z_nd))
+        near_n = (self.limit.to(z_nd) / torch.linalg.vector_norm(away_nd, dim=1)).clamp_(max=1)
         if valid_n is not None:
             near_n = near_n * valid_n
-        away_nd = torch.nan_to_num(away_nd * near_n[:, None], nan=0, posinf=0, neginf=0)
+        away_nd.mul_(near_n[:, None]).nan_to_num_(nan=0, posinf=0, neginf=0)
         counted_n = near_n > 0
         rows_nv = torch.cat([away_nd, counted_n[:, None]], dim=1)
         sums_kv = rows_nv.new_zeros(len(codes_kd), rows_nv.shape[1]).index_add_(0, winners_n, rows_nv)
-        return Seen(codes_kd, winners_n, away_nd, counted_n, sums_kv)
+        return Seen(codes_kd, winners_n, away_nd, counted_n, sums_kv, self._now(z_nd))
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:
@@ -195,17 +215,15 @@ class FollowingCodes(Codebook):
         if seen is None:
             codes_nd = F.embedding(lesson.winners, self.codes.to(lesson.latents))
             seen = self._look(lesson.latents, lesson.winners, codes_nd, lesson.valid)
-            for part in self._parts():
-                seen = part.prepare(seen)
+        self.clock.tick_(is_captured(lesson.latents))
         parts = self._parts()
-        interval, due, look = self._tick_(lesson.latents)
         shared = [part.sums(seen) for part in parts]
         unit_r = by_process(_square(seen.away))
         sums_kv, units_r, *joined = sum_over_processes(seen.sums, unit_r, *sum(shared, ()))
         sums_kd, counts_k = sums_kv[:, :-1], sums_kv[:, -1]
         total = counts_k.sum()
         self._remember_(counts_k, total)
-        batch = Batch(seen, lesson.step, total, units_r, counts_k, sums_kd, self.memory, interval, due, look)
+        batch = Batch(seen, lesson.step, total, units_r, counts_k, sums_kd, self.memory)
         moved_kd: Tensor | None = None
         for part, own in zip(parts, shared, strict=True):
             mine, joined = tuple(joined[: len(own)]), joined[len(own) :]
@@ -213,22 +231,29 @@ class FollowingCodes(Codebook):
         if moved_kd is not None:  # whatever went wrong, a codebook stays finite
             moved_kd = torch.nan_to_num(moved_kd, nan=0, posinf=0, neginf=0)
             self.codes.copy_(torch.addcmul(self.codes.to(moved_kd), moved_kd, self.spread.to(moved_kd)))
-        self._look_again_(batch, look)
+        self._look_again_(batch, seen.now.look)
         return counts_k
 
-    def _tick_(self, z_nd: Tensor) -> tuple[int, Tensor | bool, Tensor | bool]:
-        """Steps between two relocations, whether one is due now, and whether it is time for a new look."""
-        # With many latents per code few get lost in a step. Processes have to agree, and their batches may differ.
-        per_code = 1 if world_size() > 1 else len(z_nd) // len(self.codes)
-        interval = LONGEST_INTERVAL if per_code >= LONGEST_INTERVAL else 2 if per_code >= 2 else 1
-        now = self.clock.tick_(is_captured(z_nd))
-        return interval, now % interval == 0, now <= 0
+    def _now(self, z_nd: Tensor) -> Now:
+        """What it is time for in a step with these latents."""
+        # With several latents per code in each step few codes lag or get lost in one. Processes have to agree, and
+        # their batches may differ; and theirs want a gradient for every parameter in every step.
+        per_code = 1 if is_distributed() else len(z_nd) // len(self.codes)
+        interval = INTERVAL if per_code >= 2 else 1
+        count = self.clock.read(is_captured(z_nd))
+        look = count <= 0
+        if interval == 1:
+            return Now(look=look)
+        return Now(interval, look | (count % interval == 0), look | (count % GLANCE_INTERVAL == 0), look)
 
     def _look_again_(self, batch: Batch, look: Tensor | bool) -> None:
         if look is False:
             return
         known, reach = batch.total > 0, (batch.unit / batch.total.clamp(min=1)).sqrt()
-        limit = torch.where(known, OUTLIER * reach.clamp(min=LEAST_REACH), self.limit.to(reach))
+        before = self.limit.to(reach)
+        crowded = reach > CROWDED * before
+        limit = torch.where(known, OUTLIER * reach.clamp(min=LEAST_REACH), before)
+        limit, known = torch.where(crowded, NO_LIMIT, limit), known & ~crowded
         if isinstance(look, Tensor):
             change_where_(look, self.buffers(), lambda: self._frame_(limit, known))
         else:

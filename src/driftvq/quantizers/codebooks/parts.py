@@ -11,6 +11,22 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor, nn
 
 
+class Now(NamedTuple):
+    """What it is time for in a step.
+
+    Attributes:
+        interval: steps between two times at which lost codes are relocated and the drift is judged.
+        due: whether this is one of them; a boolean tensor in a compiled graph.
+        glance: likewise, whether to judge a drift that is at rest too.
+        look: likewise, whether to look at what changes slowly.
+    """
+
+    interval: int = 1
+    due: Tensor | bool = True
+    glance: Tensor | bool = True
+    look: Tensor | bool = True
+
+
 class Seen(NamedTuple):
     """This process's latents beside their codes.
 
@@ -20,7 +36,8 @@ class Seen(NamedTuple):
         away: how far the latents lie from them, outliers brought near; 0 where a latent does not count ``(n, d)``.
         counted: which latents count, boolean ``(n,)``.
         sums: of ``away`` over the latents that selected each code, and in the last column their number ``(k, d + 1)``.
-        rows: what the drift makes of them, for its loss and its sums.
+        now: what it is time for.
+        rows: what the drift makes of them, for its loss and its sums, where there is one to follow.
     """
 
     codes: Tensor
@@ -28,15 +45,20 @@ class Seen(NamedTuple):
     away: Tensor
     counted: Tensor
     sums: Tensor
+    now: Now = Now()
     rows: "Rows | None" = None
 
 
 class Rows(NamedTuple):
-    """A regression's rows: features ``(r, p)``, sums of the displacements ``(r, d)``, number of latents ``(r,)``."""
+    """A regression's rows: features ``(r, p)``, sums of the displacements ``(r, d)``, number of latents ``(r,)``.
+
+    ``follows`` says whether there is a drift to follow; a boolean tensor where Python cannot know.
+    """
 
     features: Tensor
     away: Tensor
     number: Tensor
+    follows: Tensor | bool = True
 
 
 @dataclass(frozen=True)
@@ -50,9 +72,6 @@ class Batch:
         units: sum of the squares of ``away`` in each process ``(r,)``.
         counts, sums: number of the latents that selected each code ``(k,)``, and how far they are away ``(k, d)``.
         memory: latents that each code remembers, this batch's included ``(k,)``; a part may set it.
-        interval: steps between two relocations of lost codes.
-        due: whether one is due now; a boolean tensor in a compiled graph.
-        look: likewise, whether it is time to look at what changes slowly.
         shared: what the part itself has summed up.
     """
 
@@ -63,9 +82,6 @@ class Batch:
     counts: Tensor
     sums: Tensor
     memory: Tensor
-    interval: int = 1
-    due: Tensor | bool = True
-    look: Tensor | bool = True
     shared: tuple[Tensor, ...] = ()
 
     @property

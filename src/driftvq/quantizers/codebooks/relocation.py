@@ -8,6 +8,7 @@ from torch import Tensor
 
 from driftvq.quantizers.codebooks.parts import Batch, Part
 from driftvq.quantizers.codebooks.sampling import take_over
+from driftvq.quantizers.finite import is_seen_at_once
 
 LOST_SHARE = 0.1
 """A code that remembers less than this share of the mean number of latents has lost touch with them."""
@@ -35,13 +36,17 @@ class Relocation(Part):
 
     def forward(self, moved_kd: Tensor | None, batch: Batch) -> Tensor | None:
         """The displacements afterwards; the memories of codes that were relocated are set in ``batch.memory``."""
-        if batch.due is False:
+        seen = batch.seen
+        interval, due = seen.now.interval, seen.now.due
+        if due is False:
             return moved_kd
-        seen, fair = batch.seen, batch.memory.mean()
+        fair = batch.memory.mean()
         lost_k = batch.memory < LOST_SHARE * fair
-        if isinstance(batch.due, Tensor):
-            lost_k = lost_k & batch.due
-        most = batch.total * min(batch.interval * RELOCATED_SHARE, MOST_RELOCATED)
+        if isinstance(due, Tensor):
+            lost_k = lost_k & due
+        elif is_seen_at_once(lost_k) and not lost_k.numpy().any():
+            return moved_kd
+        most = batch.total * min(interval * RELOCATED_SHARE, MOST_RELOCATED)
         latents_nd = F.embedding(seen.winners, seen.codes) + seen.away
         error_n = seen.away.square().sum(dim=1)
         places_kd = seen.codes if moved_kd is None else seen.codes + moved_kd
