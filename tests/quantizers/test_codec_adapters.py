@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import DacConfig, DacModel, EncodecConfig, EncodecModel, MimiConfig, MimiModel
 
-from driftvq import VQ, GroupedVQ, ResidualVQ, as_dac, as_encodec, as_mimi
+from driftvq import VQ, GroupedVQ, MultiScaleVQ, ResidualVQ, as_dac, as_encodec, as_mimi
 from driftvq.quantizers.codec_adapters import CodecAdapter
 
 RATE, LEVELS, SIZE, WIDTH = 1600, 4, 32, 16
@@ -327,6 +327,16 @@ def test_quantizers_that_cannot_serve_a_codec_are_refused(adapt, vq, message: st
         adapt(vq)
 
 
+def test_numbers_that_cannot_serve_a_codec_are_refused() -> None:
+    for rate in (0, -75.0, math.inf, math.nan, "75"):
+        with pytest.raises(ValueError, match=f"frame_rate must be a number above 0, got {rate!r}"):
+            as_encodec(residual(WIDTH), rate)
+    with pytest.raises(ValueError, match="Mimi's quantizers have one dim, got 8 and 6"):
+        as_mimi(residual(8), residual(6))
+    with pytest.raises(ValueError, match="levels have latents at all positions, those of MultiScaleVQ do not"):
+        as_dac(MultiScaleVQ(4, 8, scales=(1, 5), channel_first=True))
+
+
 def test_level_counts_that_cannot_be_had_are_refused_before_anything_changes() -> None:
     latents = torch.randn(2, WIDTH, 10)
     q = as_encodec(residual(WIDTH), 100)
@@ -336,6 +346,8 @@ def test_level_counts_that_cannot_be_had_are_refused_before_anything_changes() -
     for levels in (1, 5):
         with pytest.raises(ValueError, match=f"num_quantizers must lie between 2 and 4, got {levels}"):
             m.encode(latents, levels)
+    with pytest.raises(ValueError, match=r"num_quantizers must be a whole number of at least 1, got 2\.5"):
+        m.encode(latents, 2.5)
     d = as_dac(residual(WIDTH))
     for levels in (0, 5):
         with pytest.raises(ValueError, match=f"{levels}"):

@@ -28,6 +28,8 @@ class ImageAdapter(nn.Module):
 
     def __init__(self, vq: Quantizer) -> None:
         super().__init__()
+        if not isinstance(vq, Quantizer):
+            raise ValueError(f"this takes a quantizer of driftvq, got {type(vq).__name__}")
         if not vq.channel_first:
             raise ValueError(f"these latents are b c h w: {type(vq).__name__} needs channel_first=True, got False")
         if vq.indices_per_position:
