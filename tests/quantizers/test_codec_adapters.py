@@ -5,10 +5,12 @@ import itertools
 import math
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.package import PackageExporter, PackageImporter
 from torch.testing import assert_close
 from transformers import DacConfig, DacModel, EncodecConfig, EncodecModel, MimiConfig, MimiModel
 
@@ -267,6 +269,22 @@ def test_descript_s_call() -> None:
         from_latents, _, found = q.from_latents(latents)
         assert torch.equal(found, codes)
         assert_close(from_latents, quantized)
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+def test_a_model_is_packaged_as_descript_s_are(tmp_path: Path) -> None:
+    q = as_dac(residual(WIDTH, codebook_dim=(8,) * LEVELS))
+    for seed in range(20):
+        q(torch.randn(2, WIDTH, 50, generator=torch.Generator().manual_seed(seed)))
+    with PackageExporter(tmp_path / "weights.pth") as package:
+        package.extern("driftvq.**")
+        package.save_pickle("DAC", "DAC.pth", q)
+    loaded = PackageImporter(tmp_path / "weights.pth").load_pickle("DAC", "DAC.pth")
+    z = torch.randn(2, WIDTH, 50)
+    for mode in (False, True):
+        for mine, other in zip(q.train(mode)(z), loaded.train(mode)(z), strict=True):
+            assert torch.equal(mine, other)
+    assert torch.equal(q.vq.part(0).codebook, loaded.vq.part(0).codebook)
 
 
 @every_model

@@ -17,7 +17,6 @@ from driftvq.quantizers.codebook import CodebookOptions
 RECENT_STEPS = 100
 """Training steps over which usage is reported."""
 
-
 PROJECTION_KEYS = ("project_in.weight", "project_in.bias", "project_out.weight", "project_out.bias")
 
 Loaded = TypeVar("Loaded", bound=Quantizer)
@@ -110,8 +109,7 @@ class LlamaGenQuantizer(ImageAdapter):
         commitment, codebook = weights[0] * details.terms.commitment, weights[1] * details.terms.codebook
         others = details.loss - codebook - commitment
         usage = (self.vq.code_age < self.vq.step.clamp(max=RECENT_STEPS)).float().mean()
-        loss = (codebook, commitment, others, usage)
-        return details.quantized, loss, (None, None, details.indices.flatten())
+        return details.quantized, (codebook, commitment, others, usage), (None, None, details.indices.flatten())
 
     def get_codebook_entry(
         self, indices: Tensor, shape: tuple[int, int, int, int] | None = None, channel_first: bool = True
@@ -155,10 +153,9 @@ class BreakdownQuantizer(ImageAdapter):
         details = self.vq.details(z)
         zero = details.loss.new_zeros(())
         commitment, codebook, entropy, orthogonality = details.terms
+        emb_loss = codebook + entropy + orthogonality
         if self.weighted:
             emb_loss, commitment = zero, details.loss
-        else:
-            emb_loss = codebook + entropy + orthogonality
         found = (details.quantized, emb_loss, details.indices.flatten())
         return (found, LossBreakdown(zero, zero, commitment, zero)) if return_loss_breakdown else found
 
