@@ -216,6 +216,14 @@ def test_encodec_uses_the_levels_that_a_bandwidth_pays_for(bandwidth: float | No
     assert as_encodec(vq, frame_rate=100).get_num_quantizers_for_bandwidth(bandwidth) == levels
 
 
+def test_levels_of_different_sizes_cost_different_bandwidths() -> None:
+    q = as_encodec(ResidualVQ(WIDTH, (1024, 16, 16), channel_first=True), frame_rate=50)  # 10, 4 and 4 bits a frame
+    levels = [q.get_num_quantizers_for_bandwidth(bandwidth) for bandwidth in (0.3, 0.5, 0.69, 0.7, 0.9, 1.09)]
+    assert levels == [1, 1, 1, 2, 3, 3]
+    with pytest.raises(ValueError, match=r"1\.1 kbit/s needs 4 levels, the quantizer has 3"):
+        q.encode(torch.randn(2, WIDTH, 10), 1.1)
+
+
 def test_mimi_gives_what_its_own_quantizer_gives() -> None:
     model = mimi().eval()
     semantic, acoustic = residual(WIDTH, "ema_vq", 1), residual(WIDTH, "ema_vq", LEVELS - 1)

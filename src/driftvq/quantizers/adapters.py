@@ -27,14 +27,13 @@ class ImageAdapter(nn.Module):
 
     def __init__(self, vq: Quantizer) -> None:
         super().__init__()
+        name = type(vq).__name__
         if not isinstance(vq, Quantizer):
-            raise ValueError(f"this takes a quantizer of driftvq, got {type(vq).__name__}")
+            raise ValueError(f"this takes a quantizer of driftvq, got {name}")
         if not vq.channel_first:
-            raise ValueError(f"these latents are b c h w: {type(vq).__name__} needs channel_first=True, got False")
+            raise ValueError(f"these latents are b c h w: {name} needs channel_first=True, got False")
         if vq.indices_per_position:
-            raise ValueError(
-                f"this package has one index per position, {type(vq).__name__} gives {vq.indices_per_position}"
-            )
+            raise ValueError(f"this package has one index per position, {name} gives {vq.indices_per_position}")
         self.vq = vq
         self.e_dim = self.vq_embed_dim = vq.dim
 
@@ -226,8 +225,7 @@ def from_vector_quantize_pytorch(
     tensors = {key: state_dict[key] for key in projections} | {"book.codes": codes_kd}
     if cls is EMAVQ:
         tensors |= {"book.cluster_size": size_k, "book.cluster_sum": sum_kd}
-    started = bool(state_dict["_codebook.initted"])
-    return _load_(cls(dim, codebook_size, codebook_dim, **options), tensors, started)
+    return _load_(cls(dim, codebook_size, codebook_dim, **options), tensors, bool(state_dict["_codebook.initted"]))
 
 
 def _from_sim_vq(state_dict: Mapping[str, Tensor], **options: Any) -> SimVQ:

@@ -6,6 +6,7 @@ Shapes: b batch, c channels, t frames, q levels.
 """
 
 import math
+from bisect import bisect_right
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -91,7 +92,12 @@ class EncodecQuantizer(CodecAdapter):
         """Levels that a bandwidth in kbit/s pays for, at least one; all without a bandwidth."""
         if bandwidth is None or bandwidth <= 0:
             return self.num_quantizers
-        return max(1, math.floor(bandwidth * 1000 / (math.log2(self.codebook_size) * self.frame_rate)))
+        bits_per_frame = bandwidth * 1000 / self.frame_rate * (1 + 1e-9)  # rounding costs no level
+        ends = list(accumulate(map(math.log2, self.vq.sizes_per_index)))
+        paid = bisect_right(ends, bits_per_frame)
+        if paid == len(ends):  # there could be more like the last
+            paid += int((bits_per_frame - ends[-1]) / math.log2(self.vq.sizes_per_index[-1]))
+        return max(1, paid)
 
     def encode(self, embeddings: Tensor, bandwidth: float | None = None) -> Tensor:
         """Latents ``b c t`` to codes ``q b t``."""
@@ -148,8 +154,7 @@ class MimiQuantizer(CodecAdapter):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes ``b q t`` to quantised latents ``b c t``."""
-        known = self._known(codes)
-        if known is not None:
+        if (known := self._known(codes)) is not None:
             return known
         indices, first = codes.movedim(1, -1), self.num_semantic_quantizers
         quantized = self.semantic.indices_to_codes(indices[..., :first])
@@ -193,10 +198,8 @@ class DacQuantizer(nn.Module):
         """
         details = self.vq.details(hidden_state, levels=n_quantizers)
         latents = torch.cat([part.latents for part in details.parts], dim=-1).movedim(-1, 1)
-        weights = [self.vq.part(level).term_weights[0] for level in range(len(details.parts))]
-        pull = sum(weight * part.terms.commitment for weight, part in zip(weights, details.parts, strict=True))
-        others = details.loss - pull
-        return details.quantized, details.indices.movedim(-1, 1), latents, details.terms.commitment, others
+        pull = sum(self.vq.part(i).term_weights[0] * part.terms.commitment for i, part in enumerate(details.parts))
+        return details.quantized, details.indices.movedim(-1, 1), latents, details.terms.commitment, details.loss - pull
 
     def from_codes(self, audio_codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Codes ``b q t`` of the first levels to quantised latents, each level's codes ``b (q·d) t``, and the codes."""
