@@ -166,6 +166,7 @@ def test_taming_s_temperature_is_ignored() -> None:
     [
         (VQ(4, 16), "VQ needs channel_first=True, got False"),
         (GroupedVQ(4, 16, channel_first=True, quantizer="vq"), "one index per position, GroupedVQ gives 2"),
+        (nn.Embedding(16, 4), "a quantizer of driftvq, got Embedding"),
     ],
 )
 def test_quantizers_that_cannot_serve_a_model_are_refused(adapt, vq, message: str) -> None:

@@ -5,14 +5,16 @@ import itertools
 import math
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.package import PackageExporter, PackageImporter
 from torch.testing import assert_close
 from transformers import DacConfig, DacModel, EncodecConfig, EncodecModel, MimiConfig, MimiModel
 
-from driftvq import VQ, GroupedVQ, ResidualVQ, as_dac, as_encodec, as_mimi
+from driftvq import VQ, GroupedVQ, MultiScaleVQ, ResidualVQ, as_dac, as_encodec, as_mimi
 from driftvq.quantizers.codec_adapters import CodecAdapter
 
 RATE, LEVELS, SIZE, WIDTH = 1600, 4, 32, 16
@@ -214,6 +216,14 @@ def test_encodec_uses_the_levels_that_a_bandwidth_pays_for(bandwidth: float | No
     assert as_encodec(vq, frame_rate=100).get_num_quantizers_for_bandwidth(bandwidth) == levels
 
 
+def test_levels_of_different_sizes_cost_different_bandwidths() -> None:
+    q = as_encodec(ResidualVQ(WIDTH, (1024, 16, 16), channel_first=True), frame_rate=50)  # 10, 4 and 4 bits a frame
+    levels = [q.get_num_quantizers_for_bandwidth(bandwidth) for bandwidth in (0.3, 0.5, 0.69, 0.7, 0.9, 1.09)]
+    assert levels == [1, 1, 1, 2, 3, 3]
+    with pytest.raises(ValueError, match=r"1\.1 kbit/s needs 4 levels, the quantizer has 3"):
+        q.encode(torch.randn(2, WIDTH, 10), 1.1)
+
+
 def test_mimi_gives_what_its_own_quantizer_gives() -> None:
     model = mimi().eval()
     semantic, acoustic = residual(WIDTH, "ema_vq", 1), residual(WIDTH, "ema_vq", LEVELS - 1)
@@ -267,6 +277,22 @@ def test_descript_s_call() -> None:
         from_latents, _, found = q.from_latents(latents)
         assert torch.equal(found, codes)
         assert_close(from_latents, quantized)
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+def test_a_model_is_packaged_as_descript_s_are(tmp_path: Path) -> None:
+    q = as_dac(residual(WIDTH, codebook_dim=(8,) * LEVELS))
+    for seed in range(20):
+        q(torch.randn(2, WIDTH, 50, generator=torch.Generator().manual_seed(seed)))
+    with PackageExporter(tmp_path / "weights.pth") as package:
+        package.extern("driftvq.**")
+        package.save_pickle("DAC", "DAC.pth", q)
+    loaded = PackageImporter(tmp_path / "weights.pth").load_pickle("DAC", "DAC.pth")
+    z = torch.randn(2, WIDTH, 50)
+    for mode in (False, True):
+        for mine, other in zip(q.train(mode)(z), loaded.train(mode)(z), strict=True):
+            assert torch.equal(mine, other)
+    assert torch.equal(q.vq.part(0).codebook, loaded.vq.part(0).codebook)
 
 
 @every_model
@@ -327,6 +353,16 @@ def test_quantizers_that_cannot_serve_a_codec_are_refused(adapt, vq, message: st
         adapt(vq)
 
 
+def test_numbers_that_cannot_serve_a_codec_are_refused() -> None:
+    for rate in (0, -75.0, math.inf, math.nan, "75"):
+        with pytest.raises(ValueError, match=f"frame_rate must be a number above 0, got {rate!r}"):
+            as_encodec(residual(WIDTH), rate)
+    with pytest.raises(ValueError, match="Mimi's quantizers have one dim, got 8 and 6"):
+        as_mimi(residual(8), residual(6))
+    with pytest.raises(ValueError, match="levels have latents at all positions, those of MultiScaleVQ do not"):
+        as_dac(MultiScaleVQ(4, 8, scales=(1, 5), channel_first=True))
+
+
 def test_level_counts_that_cannot_be_had_are_refused_before_anything_changes() -> None:
     latents = torch.randn(2, WIDTH, 10)
     q = as_encodec(residual(WIDTH), 100)
@@ -336,6 +372,8 @@ def test_level_counts_that_cannot_be_had_are_refused_before_anything_changes() -
     for levels in (1, 5):
         with pytest.raises(ValueError, match=f"num_quantizers must lie between 2 and 4, got {levels}"):
             m.encode(latents, levels)
+    with pytest.raises(ValueError, match=r"num_quantizers must be a whole number of at least 1, got 2\.5"):
+        m.encode(latents, 2.5)
     d = as_dac(residual(WIDTH))
     for levels in (0, 5):
         with pytest.raises(ValueError, match=f"{levels}"):

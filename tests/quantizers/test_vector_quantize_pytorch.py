@@ -1,7 +1,6 @@
 """What vector-quantize-pytorch's own suite asks of its classes, asked of driftvq's through the shim.
 
-Its behaviours in other words and smaller shapes. Left out, since driftvq has no such thing: the implicit neural
-codebooks of residuals (4 tests), finite scalar perturbation (15), a call with ``topk`` (1).
+Its behaviours in other words and smaller shapes; docs/interop.md has the table of what is left out and why.
 """
 
 import math
@@ -112,12 +111,16 @@ def test_trains(name: str, shape: tuple[int, ...], words: Words, gradient: bool)
 
 
 @pytest.mark.parametrize(("name", "shape", "words"), ROUND_TRIPS)
-def test_indices_give_back_the_output(name: str, shape: tuple[int, ...], words: Words) -> None:
-    vq = make(name, words).eval()
+@pytest.mark.parametrize("training", [True, False])
+def test_indices_give_back_the_output(name: str, shape: tuple[int, ...], words: Words, training: bool) -> None:
+    vq = make(name, words).train(training)
     x = torch.randn(shape)
-    quantized, indices, *_ = vq(x)
+    quantized, indices, *losses = vq(x)
     assert quantized.shape == x.shape
-    assert torch.equal(vq.indices_to_codes(indices), quantized)
+    rotated = training and "SimVQ" in name
+    assert torch.allclose(vq.indices_to_codes(indices), quantized, rtol=0, atol=1e-5 if rotated else 0)
+    if training and name == "LatentQuantize":
+        losses[0].backward()
     if words.get("num_codebooks", 1) > 1:
         assert indices.shape[-1] == words["num_codebooks"]
 
@@ -144,7 +147,7 @@ def test_lengths() -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
 def test_residual_levels_decode_in_a_frozen_training_step_too(cosine: bool, training: bool, shared: bool) -> None:
-    words = sizes(num_quantizers=8, use_cosine_sim=cosine, shared_codebook=shared)
+    words = sizes(num_quantizers=8, use_cosine_sim=cosine, shared_codebook=shared, implicit_neural_codebook=False)
     vq = make("ResidualVQ", words).train(training)
     quantized, indices, losses, codes = vq(torch.randn(SHAPE), freeze_codebook=training, return_all_codes=True)
     assert losses.shape == (8,)
@@ -178,10 +181,10 @@ def test_averages_may_be_updated_later() -> None:
     again, same, _ = second(x, mask=mask, ema_update=False)
     assert torch.allclose(quantized, again)
     assert torch.equal(indices, same)
-    assert not torch.allclose(first.book.cluster_sum, second.book.cluster_sum)
+    assert not torch.allclose(first._codebook.embed_avg, second._codebook.embed_avg)
     second.update_ema_indices(x, same, mask=mask)
-    assert torch.allclose(first.book.cluster_sum, second.book.cluster_sum)
-    assert torch.allclose(first.book.cluster_size, second.book.cluster_size)
+    assert torch.allclose(first._codebook.embed_avg, second._codebook.embed_avg)
+    assert torch.allclose(first._codebook.cluster_size, second._codebook.cluster_size)
     assert torch.allclose(first.codebook, second.codebook)
 
 

@@ -8,7 +8,7 @@ import math
 import sys
 from collections import namedtuple
 from collections.abc import Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -99,6 +99,12 @@ class VectorQuantize(Shim):
         super().__init__(vq)
         self.commitment_weight = options["commitment_weight"]
 
+    @property
+    def _codebook(self) -> SimpleNamespace:
+        """What holds the codes there, of one head: its names for ours."""
+        book = self.vq.book
+        return SimpleNamespace(embed=book(), embed_avg=book.cluster_sum, cluster_size=book.cluster_size)
+
     def forward(
         self,
         x: Tensor,
@@ -133,8 +139,11 @@ class ResidualVQ(Shim):
         beam_size: int | None = None,
         eval_beam_size: int | None = None,
         accept_image_fmap: bool = False,
+        implicit_neural_codebook: bool = False,
         **words: Any,
     ) -> None:
+        if implicit_neural_codebook:
+            raise NotImplementedError("driftvq has no implicit neural codebooks")
         super().__init__(
             driftvq.ResidualVQ(
                 dim,

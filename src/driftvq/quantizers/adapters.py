@@ -17,7 +17,6 @@ from driftvq.quantizers.codebook import CodebookOptions
 RECENT_STEPS = 100
 """Training steps over which usage is reported."""
 
-
 PROJECTION_KEYS = ("project_in.weight", "project_in.bias", "project_out.weight", "project_out.bias")
 
 Loaded = TypeVar("Loaded", bound=Quantizer)
@@ -28,12 +27,13 @@ class ImageAdapter(nn.Module):
 
     def __init__(self, vq: Quantizer) -> None:
         super().__init__()
+        name = type(vq).__name__
+        if not isinstance(vq, Quantizer):
+            raise ValueError(f"this takes a quantizer of driftvq, got {name}")
         if not vq.channel_first:
-            raise ValueError(f"these latents are b c h w: {type(vq).__name__} needs channel_first=True, got False")
+            raise ValueError(f"these latents are b c h w: {name} needs channel_first=True, got False")
         if vq.indices_per_position:
-            raise ValueError(
-                f"this package has one index per position, {type(vq).__name__} gives {vq.indices_per_position}"
-            )
+            raise ValueError(f"this package has one index per position, {name} gives {vq.indices_per_position}")
         self.vq = vq
         self.e_dim = self.vq_embed_dim = vq.dim
 
@@ -108,8 +108,7 @@ class LlamaGenQuantizer(ImageAdapter):
         commitment, codebook = weights[0] * details.terms.commitment, weights[1] * details.terms.codebook
         others = details.loss - codebook - commitment
         usage = (self.vq.code_age < self.vq.step.clamp(max=RECENT_STEPS)).float().mean()
-        loss = (codebook, commitment, others, usage)
-        return details.quantized, loss, (None, None, details.indices.flatten())
+        return details.quantized, (codebook, commitment, others, usage), (None, None, details.indices.flatten())
 
     def get_codebook_entry(
         self, indices: Tensor, shape: tuple[int, int, int, int] | None = None, channel_first: bool = True
@@ -153,10 +152,9 @@ class BreakdownQuantizer(ImageAdapter):
         details = self.vq.details(z)
         zero = details.loss.new_zeros(())
         commitment, codebook, entropy, orthogonality = details.terms
+        emb_loss = codebook + entropy + orthogonality
         if self.weighted:
             emb_loss, commitment = zero, details.loss
-        else:
-            emb_loss = codebook + entropy + orthogonality
         found = (details.quantized, emb_loss, details.indices.flatten())
         return (found, LossBreakdown(zero, zero, commitment, zero)) if return_loss_breakdown else found
 
@@ -227,8 +225,7 @@ def from_vector_quantize_pytorch(
     tensors = {key: state_dict[key] for key in projections} | {"book.codes": codes_kd}
     if cls is EMAVQ:
         tensors |= {"book.cluster_size": size_k, "book.cluster_sum": sum_kd}
-    started = bool(state_dict["_codebook.initted"])
-    return _load_(cls(dim, codebook_size, codebook_dim, **options), tensors, started)
+    return _load_(cls(dim, codebook_size, codebook_dim, **options), tensors, bool(state_dict["_codebook.initted"]))
 
 
 def _from_sim_vq(state_dict: Mapping[str, Tensor], **options: Any) -> SimVQ:

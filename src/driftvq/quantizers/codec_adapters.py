@@ -6,12 +6,15 @@ Shapes: b batch, c channels, t frames, q levels.
 """
 
 import math
+from bisect import bisect_right
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from driftvq.functional import nearest
+from driftvq.names import positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.residual_vq import ResidualVQ
 
@@ -75,6 +78,8 @@ class EncodecQuantizer(CodecAdapter):
 
     def __init__(self, vq: ResidualVQ, frame_rate: float) -> None:
         super().__init__()
+        if not isinstance(frame_rate, int | float) or not 0 < frame_rate < math.inf:
+            raise ValueError(f"frame_rate must be a number above 0, got {frame_rate!r}")
         self.vq, self.frame_rate = _checked(vq, "EnCodec"), frame_rate
         self.num_quantizers = vq.indices_per_position
 
@@ -87,7 +92,12 @@ class EncodecQuantizer(CodecAdapter):
         """Levels that a bandwidth in kbit/s pays for, at least one; all without a bandwidth."""
         if bandwidth is None or bandwidth <= 0:
             return self.num_quantizers
-        return max(1, math.floor(bandwidth * 1000 / (math.log2(self.codebook_size) * self.frame_rate)))
+        bits_per_frame = bandwidth * 1000 / self.frame_rate * (1 + 1e-9)  # rounding costs no level
+        ends = list(accumulate(map(math.log2, self.vq.sizes_per_index)))
+        paid = bisect_right(ends, bits_per_frame)
+        if paid == len(ends):  # there could be more like the last
+            paid += int((bits_per_frame - ends[-1]) / math.log2(self.vq.sizes_per_index[-1]))
+        return max(1, paid)
 
     def encode(self, embeddings: Tensor, bandwidth: float | None = None) -> Tensor:
         """Latents ``b c t`` to codes ``q b t``."""
@@ -118,9 +128,9 @@ class MimiQuantizer(CodecAdapter):
     def __init__(self, semantic: ResidualVQ, acoustic: ResidualVQ) -> None:
         super().__init__()
         self.semantic, self.acoustic = _checked(semantic, "Mimi"), _checked(acoustic, "Mimi")
-        if semantic.codebook_size != acoustic.codebook_size:
-            sizes = f"{semantic.codebook_size} and {acoustic.codebook_size}"
-            raise ValueError(f"Mimi's quantizers have one codebook_size, got {sizes}")
+        for name in ("dim", "codebook_size"):
+            if (first := getattr(semantic, name)) != (second := getattr(acoustic, name)):
+                raise ValueError(f"Mimi's quantizers have one {name}, got {first} and {second}")
         self.num_semantic_quantizers = semantic.indices_per_position
         self.num_acoustic_quantizers = acoustic.indices_per_position
         self.max_num_quantizers = self.num_semantic_quantizers + self.num_acoustic_quantizers
@@ -133,7 +143,7 @@ class MimiQuantizer(CodecAdapter):
     def encode(self, embeddings: Tensor, num_quantizers: int | None = None) -> Tensor:
         """Latents ``b c t`` to codes ``q b t``, the semantic levels first."""
         first, most = self.num_semantic_quantizers, self.max_num_quantizers
-        levels = most if num_quantizers is None else int(num_quantizers)
+        levels = most if num_quantizers is None else positive_int("num_quantizers", num_quantizers)
         if not first <= levels <= most:
             raise ValueError(f"num_quantizers must lie between {first} and {most}, got {num_quantizers}")
         quantized, indices, loss = self.semantic(embeddings)
@@ -144,8 +154,7 @@ class MimiQuantizer(CodecAdapter):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes ``b q t`` to quantised latents ``b c t``."""
-        known = self._known(codes)
-        if known is not None:
+        if (known := self._known(codes)) is not None:
             return known
         indices, first = codes.movedim(1, -1), self.num_semantic_quantizers
         quantized = self.semantic.indices_to_codes(indices[..., :first])
@@ -168,6 +177,8 @@ class DacQuantizer(nn.Module):
     def __init__(self, vq: ResidualVQ) -> None:
         super().__init__()
         self.vq = _checked(vq, "DAC")
+        if vq.sees_neighbours:
+            raise ValueError(f"DAC's levels have latents at all positions, those of {type(vq).__name__} do not")
         self.n_codebooks = vq.indices_per_position
         self.codebook_dim = [self.vq.part(level).codebook_dim for level in range(self.n_codebooks)]
 
@@ -187,10 +198,8 @@ class DacQuantizer(nn.Module):
         """
         details = self.vq.details(hidden_state, levels=n_quantizers)
         latents = torch.cat([part.latents for part in details.parts], dim=-1).movedim(-1, 1)
-        weights = [self.vq.part(level).term_weights[0] for level in range(len(details.parts))]
-        pull = sum(weight * part.terms.commitment for weight, part in zip(weights, details.parts, strict=True))
-        others = details.loss - pull
-        return details.quantized, details.indices.movedim(-1, 1), latents, details.terms.commitment, others
+        pull = sum(self.vq.part(i).term_weights[0] * part.terms.commitment for i, part in enumerate(details.parts))
+        return details.quantized, details.indices.movedim(-1, 1), latents, details.terms.commitment, details.loss - pull
 
     def from_codes(self, audio_codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Codes ``b q t`` of the first levels to quantised latents, each level's codes ``b (q·d) t``, and the codes."""
@@ -201,15 +210,10 @@ class DacQuantizer(nn.Module):
 
     def from_latents(self, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Projected latents ``b (q·d) t`` of the first levels to what :meth:`from_codes` gives for their codes."""
-        levels, missing = 0, latents.shape[1]
-        while missing > 0 and levels < self.n_codebooks:
-            missing -= self.codebook_dim[levels]
-            levels += 1
-        if missing != 0 or levels == 0:
-            raise ValueError(
-                f"latents must have the channels of whole levels, {self.codebook_dim}, got {latents.shape[1]}"
-            )
-        chunks = latents.movedim(1, -1).split(self.codebook_dim[:levels], dim=-1)
+        dims, ends, width = self.codebook_dim, list(accumulate(self.codebook_dim)), latents.shape[1]
+        if width not in ends:
+            raise ValueError(f"latents must have the channels of whole levels, {dims}, got {width}")
+        chunks = latents.movedim(1, -1).split(dims[: ends.index(width) + 1], dim=-1)
         return self.from_codes(torch.stack([self._nearest(i, chunk) for i, chunk in enumerate(chunks)], dim=1))
 
     def _nearest(self, level: int, z: Tensor) -> Tensor:
