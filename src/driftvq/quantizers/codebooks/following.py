@@ -54,7 +54,8 @@ LEAST_REACH = 0.01
 """Spreads; no usual distance is shorter: codes that once fit exactly would take every later latent for an outlier."""
 
 OUT_OF_SIGHT = 1e4
-"""Where the spread has changed so many times from one look to the next, nothing remembered of distances holds."""
+"""Where the spread has changed so many times from one look to the next, nothing remembered of distances holds. Where
+latents are out of reach it becomes twice as many times as large."""
 
 NO_LIMIT = torch.finfo(torch.bfloat16).max
 """A limit that is none, and stays finite when a module moves from one precision to another."""
@@ -250,24 +251,26 @@ class FollowingCodes(Codebook):
         if look is False:
             return
         known, reach = batch.total > 0, (batch.unit / batch.total.clamp(min=1)).sqrt()
-        before = self.limit.to(reach)
-        crowded = reach > CROWDED * before
-        limit = torch.where(known, OUTLIER * reach.clamp(min=LEAST_REACH), before)
-        limit, known = torch.where(crowded, NO_LIMIT, limit), known & ~crowded
+        limit = torch.where(known, OUTLIER * reach.clamp(min=LEAST_REACH), self.limit.to(reach))
+        # Not at first, when codes may lie on the latents that they come from.
+        crowded = (reach > CROWDED * self.limit) & (self.seen > (1 + FIRST_LOOKS) * batch.total)
+        spread = torch.where(known, torch.where(crowded, 2 * OUT_OF_SIGHT * self.spread, 0), 1)
         if isinstance(look, Tensor):
-            change_where_(look, self.buffers(), lambda: self._frame_(limit, known))
+            change_where_(look, self.buffers(), lambda: self._frame_(limit, spread))
         else:
-            self._frame_(limit, known)
+            self._frame_(limit, spread)
 
-    def _frame_(self, limit: Tensor, known: Tensor | None = None) -> None:
-        """Look at the latents from where the codes are now; where none is known, codes may lie too close to see any."""
+    def _frame_(self, limit: Tensor, instead: Tensor | None = None) -> None:
+        """Look at the latents from where the codes are now, unless these lie too close to see any: then with the spread
+        that is given, if it is not 0.
+        """
         codes_kd = self.codes.detach().to(torch.promote_types(self.codes.dtype, torch.float32))
         origin_d = codes_kd.mean(dim=0)
         spread, largest = root_mean_square(codes_kd - origin_d), codes_kd.abs().amax()
         alone = spread <= 8 * torch.finfo(codes_kd.dtype).eps * largest  # all in one place, as far as numbers can tell
         spread = torch.where(alone, torch.where(largest > 0, largest, 1), spread)
-        if known is not None:
-            spread = torch.where(known, spread, 1)
+        if instead is not None:
+            spread = torch.where(instead > 0, instead.to(spread), spread)
         ratio = self.spread / spread
         self.horizon.copy_((self.seen * -MEMORY_SHARE).clamp(max=-MIN_MEMORY * len(self.memory)))
         self.memory.clamp_(min=LEAST_MEMORY)
