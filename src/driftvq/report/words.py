@@ -185,7 +185,7 @@ def _collapse(results: Results) -> str:
         if len(shares) == len(row.by_seed("usage")):
             shares = {"": row.values["usage"].mean}
         text = ", ".join(f"{which}{written('usage', used, 1)} of the codes used" for which, used in shares.items())
-        collapsed.setdefault(row.method.label, []).append(text if row.point is None else f"{text} at {row.point}")
+        collapsed.setdefault(row.method.label, []).append(text if row.point is None or len(results.points) == 1 else f"{text} at {row.point}")
     if not collapsed:
         return "No codebook collapsed."
     names = [f"{label} ({', '.join(used)})" for label, used in collapsed.items()]
