@@ -3,7 +3,7 @@
 /* Line charts, drawn at the size they have, with a read-out for pointer and keyboard. */
 
 const FONT = 12;
-const LABEL_SPACE = 196;
+const LABEL_SPACE = 214;
 const LABELLED = 640;
 
 function niceTicks(low, high, count) {
@@ -256,7 +256,7 @@ function endLabels({ series, box, y, x }) {
           { class: isFaded(name) ? "faded" : null },
           svg("path", { class: "leader", d: `M${end.x + 5} ${end.y}L${box.right + 12} ${at}` }),
           svg("path", { class: "mark", d: markerPath(styles.get(name).marker, box.right + 17, at, 3.4) }),
-          svg("text", { x: box.right + 26, y: at + 4 }, label.length > 24 ? `${label.slice(0, 23)}…` : label, svg("title", {}, label)),
+          svg("text", { x: box.right + 26, y: at + 4 }, label.length > 26 ? `${label.slice(0, 25)}…` : label, svg("title", {}, label)),
         ),
         { "--c": styles.get(name).colour },
       ),
