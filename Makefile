@@ -23,7 +23,7 @@ format: $(STAMP)
 
 # The site: `python -m http.server --directory site` shows it.
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
 
 # What is published: a wheel and the sources, checked.
 dist: $(STAMP)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -34,7 +35,17 @@ API = {
 }
 """Pages of the reference, and the modules of driftvq on each."""
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):(<code>)~?(?:[\w.]+\.)?(\w+)(</code>)")
+
+
+class Doctests(griffe.Extension):
+    """A worked example in a docstring is code, which Markdown would take for a quotation."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Fence it."""
+        if obj.docstring is not None:
+            obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

@@ -231,7 +231,9 @@ def test_the_notebook_shows_what_its_cells_gave(notebook: list[dict[str, Any]]) 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """Links and anchors lead somewhere, every page is in the navigation, and nothing comes from a network."""
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    options = re.search(r"-m mkdocs build (.+) --site-dir", (ROOT / "Makefile").read_text(encoding="utf-8"))[1].split()
+    assert options == ["--strict"]  # with --quiet mkdocs counts no warnings, and strict would forbid nothing
+    words = [sys.executable, "-m", "mkdocs", "build", *options, "--site-dir", str(tmp_path)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     home = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -240,6 +242,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     reference = (tmp_path / "api/quantizers.html").read_text(encoding="utf-8")
     for kind in set(QUANTIZERS.values()):
         assert f'id="driftvq.quantizers.{kind.__name__}"' in reference
+    assert "MultiScaleVQ(dim=32" in re.sub("<[^>]+>", "", reference)
+    assert "<blockquote>" not in reference  # which Markdown makes of >>>
     for page in tmp_path.rglob("*.html"):
         fetched = re.findall(
             r'<(?:script|img|iframe|link rel="stylesheet")[^>]*(?:src|href)="(http[^"]*)"', page.read_text()

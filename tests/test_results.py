@@ -146,9 +146,10 @@ def test_the_numbers_of_the_readme_are_those_of_the_results(results: ModuleType)
     for column, unit in (("ms", "ms"), ("extra MB", "MB")):
         ours, theirs = (value("benchmark-step", column, name) for name in ("NSVQ", "peer EMA"))
         assert f"| {ours} {unit} | {theirs:,} {unit} |" in text
-    relocated = value("collapse-now", "relocated", 1024, 64, 16, 1, "NSVQ")
-    assert f"relocated to latents, {relocated:,} times" in text
-    printed = [value("collapse-ablation", "usage", 1024, name) for name in ("NS-VQ, as printed", "TransVQ, as printed")]
+    relocated = value("study-table-3-8192", "relocated", "NS-VQ (driftvq)")
+    assert value("study-table-3-8192", "usage", "NS-VQ (driftvq)") == 1.0
+    assert f"relocated to latents, {relocated:,.0f} times in 5,000 steps with 8,192 codes, all of which live" in text
+    printed = [value("study-table-3", "usage", name) for name in ("NS-VQ, as printed", "TransVQ, as printed")]
     assert f"As printed, {printed[0] * 100:.0f} % and {printed[1] * 100:.0f} % of 1,024 codes live" in text
     assert value("collapse-ablation", "usage", 1024, "NSVQ without the drift") == 1.0
     assert "Without the drift 1,024 codes live" in text

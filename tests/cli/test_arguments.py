@@ -54,6 +54,7 @@ def test_each_command_says_what_it_is_for_in_a_sentence(command, capsys):
         (["compare", "--method", "vq"], "driftvq compare", "unknown flag --method; did you mean --methods?"),
         (["report", "a", "--formt"], "driftvq report", "unknown flag --formt; did you mean --format?"),
         (["toys", "--qqqqqq"], "driftvq toys", "unknown flag --qqqqqq; --help lists the known ones"),
+        (["encode", "m", "p", "--ot", "d"], "driftvq encode", "unknown flag --ot; did you mean --out?"),
         (["toys", "extra"], "driftvq toys", "unexpected 'extra'"),
         (["--versoin", "toys"], "driftvq", "unknown flag --versoin; did you mean --version?"),
         (["--versoin"], "driftvq", "unknown flag --versoin; did you mean --version?"),

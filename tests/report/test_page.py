@@ -1,6 +1,7 @@
 """The page in a real browser."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -476,10 +477,35 @@ def test_maps_say_how_many_codes_are_under_a_cross(beside_kmeans: Tab) -> None:
     assert int(panel.locator("text.under").first.text_content()) > 5
 
 
-def test_usage_is_seen_on_a_phone(browser: Any, plain_source: Path, tmp_path: Path) -> None:
-    tab = Tab(browser, write_report(plain_source, tmp_path / "p.html"), viewport={"width": 375, "height": 700})
+@pytest.mark.parametrize("sweep", [None, (1024,), (64, 1024, 8192)], ids=["plain", "one place", "sweep"])
+def test_usage_is_seen_on_a_phone(browser: Any, tmp_path: Path, sweep: tuple[int, ...] | None) -> None:
+    folder = write_comparison(tmp_path / "c", sweep=sweep, seeds=(0,), images=1, size=16, trouble=False)
+    tab = Tab(browser, write_report(folder), viewport={"width": 375, "height": 700})
     heading = tab.page.locator("table.results thead th", has_text="Usage").bounding_box()
-    assert heading["x"] + heading["width"] <= 375
+    box = tab.page.locator("#numbers .scroll").bounding_box()
+    assert heading["x"] + heading["width"] <= box["x"] + box["width"]
+    tab.close()
+
+
+def test_one_place_of_a_sweep_has_no_column(browser: Any, tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path / "c", sweep=(1024,), seeds=(0,), images=1, size=16, trouble=False)
+    tab = Tab(browser, write_report(folder))
+    headings = tab.page.locator("table.results thead th").all_inner_texts()
+    assert [text.split()[0] for text in headings[:3]] == ["Method", "KID", "Usage"]
+    assert "codebook size K: 1024" in tab.page.locator("header").inner_text()
+    assert "% of the codes used)" in tab.page.locator(".answer").inner_text()
+    tab.close()
+
+
+def test_following_fully_is_on_the_scale_even_if_one_method_alone_does(browser: Any, tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path / "c", sweep=None, seeds=(0,), images=1, size=16, trouble=False)
+    for path in folder.glob("cells/*/metrics.jsonl"):
+        text = re.sub(r'(follow_unselected": )[-\d.e]+', r"\g<1>-0.01", path.read_text())
+        path.write_text(text.replace("-0.01", "0.9", 1) if path.parent.name.startswith("ns_vq--") else text)
+    tab = Tab(browser, write_report(folder))
+    follow = tab.page.locator("#drift figure", has_text="unselected codes follow")
+    assert "1" in follow.locator(".axes text").all_text_contents()
+    assert follow.locator(".clipped .mark").count() == 0
     tab.close()
 
 

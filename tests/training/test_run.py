@@ -174,7 +174,9 @@ def test_the_saved_model_is_the_best_one_and_gives_the_validated_psnr(small, cha
     assert result.best[f"val/{config.monitor}"] == pytest.approx(best, rel=1e-6)
     assert int(result.best["step"]) == 2 * (1 + scores.index(best))
     assert psnr_of_saved_model(config, result.run) == pytest.approx(result.best["val/psnr"], abs=1e-3)
-    assert f"{result.best['val/psnr']:.4g}" in (result.run / "model" / "README.md").read_text()
+    card = (result.run / "model" / "README.md").read_text()
+    assert f"| PSNR | {result.best['val/psnr']:.4g} |" in card
+    assert f"| Selected by these images | {result.best['val/usage']:.4g} |" in card
 
 
 @pytest.mark.parametrize("changes", [{}, {"weight_ema": 0.8}])

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from driftvq.names import ELSEWHERE, nearest_names, shortened, shortened_text
 from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL
@@ -25,13 +25,21 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+        self._words: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; unlike argparse, a command's parser does not leave what it does not know to the one above it."""
+        self._words = sys.argv[1:] if args is None else list(args)
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(self._unknown(next((word for word in unknown if word.startswith("-")), unknown[0])))
         return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Say it; of a flag that is missed, whether another one was written in its place."""
+        flags = [word for word in self._words if word.startswith("-") and word.lstrip("-")[:1].isalpha()]
+        wrong = [flag for flag in flags if flag.partition("=")[0] not in self._option_string_actions]
+        super().error(self._unknown(wrong[0]) if wrong and "are required" in message else message)
 
     def _unknown(self, word: str) -> str:
         flag = word.partition("=")[0]

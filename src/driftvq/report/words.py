@@ -180,12 +180,13 @@ def _collapse(results: Results) -> str:
     if not any("usage" in row.values for row in results.rows):
         return ""
     collapsed: dict[str, list[str]] = {}
+    places = results.points if len(results.points) > 1 else ()
     for row in (row for row in results.rows if row.collapsed):
         shares = {f"seed {seed}: ": used for seed, used in row.collapsed.items()}
         if len(shares) == len(row.by_seed("usage")):
             shares = {"": row.values["usage"].mean}
         text = ", ".join(f"{which}{written('usage', used, 1)} of the codes used" for which, used in shares.items())
-        collapsed.setdefault(row.method.label, []).append(text if row.point is None else f"{text} at {row.point}")
+        collapsed.setdefault(row.method.label, []).append(f"{text} at {row.point}" if row.point in places else text)
     if not collapsed:
         return "No codebook collapsed."
     names = [f"{label} ({', '.join(used)})" for label, used in collapsed.items()]

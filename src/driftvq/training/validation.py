@@ -17,7 +17,7 @@ from driftvq.metrics.similarity import WINDOW, psnr, ssim
 from driftvq.models import VQVAE, save_pretrained
 from driftvq.quantizers import Quantizer
 from driftvq.quantizers.distributed import sum_over_processes
-from driftvq.records.metric_table import is_better
+from driftvq.records.metric_table import is_better, metric
 from driftvq.training.config import TrainConfig
 
 
@@ -114,7 +114,8 @@ class BestModel:
 
     def save(self, model: VQVAE) -> None:
         """Write the model that was just found to be the best."""
-        values = {name.removeprefix("val/"): value for name, value in self.best.items() if name != "step"}
+        found = {name.removeprefix("val/"): value for name, value in self.best.items() if name != "step"}
+        values = {metric({"usage": "selected"}.get(name, name)).label: value for name, value in found.items()}
         data, size = name_data(self.config.data), self.config.size
         training = {"step": int(self.best["step"]), "data": data, "image size": size}
         try:

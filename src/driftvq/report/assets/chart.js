@@ -3,7 +3,7 @@
 /* Line charts, drawn at the size they have, with a read-out for pointer and keyboard. */
 
 const FONT = 12;
-const LABEL_SPACE = 196;
+const LABEL_SPACE = 214;
 const LABELLED = 640;
 
 function niceTicks(low, high, count) {
@@ -47,11 +47,10 @@ function coreOf(values) {
 }
 
 /** The range of the values that are to be seen; the first moments of a training may leave the picture. */
-function rangeOf(series, { percent, skipStart, logY, clips }) {
+function rangeOf(series, { percent, skipStart, logY, clips, shows }) {
   if (percent) return [0, 1];
   const last = Math.max(...series.flatMap(({ xs }) => xs));
-  let low = Infinity;
-  let high = -Infinity;
+  let [low, high] = shows ?? [Infinity, -Infinity];
   for (const { xs, ys, low: lows = ys, high: highs = ys } of series) {
     xs.forEach((x, i) => {
       if (skipStart && !isLogY(series, { logY }) && x < 0.1 * last) return;
@@ -61,8 +60,8 @@ function rangeOf(series, { percent, skipStart, logY, clips }) {
   }
   if (!(low <= high)) return [0, 1];
   if (clips && !isLogY(series, { logY })) {
-    const core = coreOf(series.flatMap(({ ys }) => ys));
-    if (high - low > WORTH_CLIPPING * (core[1] - core[0])) [low, high] = [Math.max(low, core[0]), Math.min(high, core[1])];
+    const core = [...coreOf(series.flatMap(({ ys }) => ys)), ...(shows ?? [])].sort((a, b) => a - b);
+    if (high - low > WORTH_CLIPPING * (core.at(-1) - core[0])) [low, high] = [Math.max(low, core[0]), Math.min(high, core.at(-1))];
   }
   if (isLogY(series, { logY })) return [low / (high / low) ** 0.06, high * (high / low) ** 0.06];
   const margin = 0.06 * (high - low) || 0.1 * Math.abs(high) || 1;
@@ -71,8 +70,9 @@ function rangeOf(series, { percent, skipStart, logY, clips }) {
 
 /**
  * A chart. `spec` has title, note, xName, percent, logX, logY (from how many times the smallest value on the scale is a log
- * one), xTicks, skipStart, clips, threshold, compact; series() gives what is shown now as {name, label, xs, ys, low, high},
- * flat if it holds for every x, and range() the series that the axes have to fit (those of all comparisons).
+ * one), xTicks, skipStart, clips, shows (values that are always on the scale), threshold, compact; series() gives what is shown
+ * now as {name, label, xs, ys, low, high}, flat if it holds for every x, and range() the series that the axes have to fit
+ * (those of all comparisons).
  */
 function lineChart(spec) {
   const plot = el("div", { class: "plot", tabindex: 0, role: "slider", "aria-label": spec.title });
@@ -239,7 +239,7 @@ function endLabels({ series, box, y, x }) {
     return { ...each, end, at: end.y };
   });
   labels.sort((a, b) => a.end.y - b.end.y);
-  const gap = Math.min(16, (box.bottom - box.top + 12) / Math.max(1, labels.length - 1));
+  const gap = Math.min(16, (box.bottom - box.top + 8) / Math.max(1, labels.length - 1));
   for (let i = 1; i < labels.length; i += 1) labels[i].at = Math.max(labels[i].at, labels[i - 1].at + gap);
   const below = Math.max(0, (labels.at(-1)?.at ?? 0) - box.bottom - 4);
   if (below) {

@@ -100,7 +100,11 @@ function selectedOfReference(comparison) {
   const draw = () => {
     const found = shownCodes(comparison).find(({ reference }) => reference);
     box.hidden = !found;
-    if (found) box.textContent = `A few images select fewer codes than are alive, of any codebook: of ${found.reference.label}, ${these(found.images)} select ${share(found.reference.selected)}.`;
+    if (found) {
+      const { label, selected } = found.reference;
+      const why = selected < 1 ? ": a few images select fewer codes than are alive, of any codebook" : "";
+      box.textContent = `Of ${label}, ${these(found.images)} select ${share(selected)}${why}.`;
+    }
   };
   draw();
   onChange(draw);

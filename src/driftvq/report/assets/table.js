@@ -5,7 +5,7 @@
 /** Columns as {heading, title, key(row), better}: key gives what is sorted by, null for nothing. */
 function tableColumns(comparison) {
   const columns = [{ heading: "Method", key: (row) => methodOf(comparison, row).label.toLowerCase(), cell: methodCell }];
-  if (comparison.sweep) columns.push({ heading: comparison.sweep.label, key: (row) => row.point, cell: (_, row) => row.point ?? "any" });
+  if (isSwept(comparison)) columns.push({ heading: comparison.sweep.label, key: (row) => row.point, cell: (_, row) => row.point ?? "any", place: true });
   const values = (column) => ({
     heading: column.heading,
     size: column.size,
@@ -30,6 +30,11 @@ function tableColumns(comparison) {
   if (several) columns.push({ heading: "Seeds", key: (row) => row.done, cell: (_, row) => (row.done === row.seeds ? row.done : `${row.done} of ${row.seeds}`) });
   columns.push(...comparison.columns.filter(({ extra }) => extra).map(values));
   return columns;
+}
+
+/** Whether there are several places; one alone stands above the table. */
+function isSwept({ sweep }) {
+  return sweep !== null && sweep.values.length > 1;
 }
 
 function methodCell(comparison, row) {
@@ -68,8 +73,8 @@ function failures(row, span) {
 function resultsTable(comparison) {
   const columns = tableColumns(comparison);
   const bodies = comparison.rows.map((row) => {
-    const cells = columns.map(({ cell, text }, i) =>
-      el(i === 0 ? "th" : "td", { scope: i === 0 ? "row" : null, class: text ? "words" : null }, cell(comparison, row)),
+    const cells = columns.map(({ cell, text, place }, i) =>
+      el(i === 0 ? "th" : "td", { scope: i === 0 ? "row" : null, class: text ? "words" : place ? "place" : null }, cell(comparison, row)),
     );
     return { row, body: el("tbody", {}, el("tr", {}, cells), failures(row, columns.length)) };
   });
@@ -94,7 +99,7 @@ function resultsTable(comparison) {
     const { key } = columns[column];
     order = [...order].sort((a, b) => compareKeys(key(a.row), key(b.row), descending));
     table.append(...order.map(({ body }) => body));
-    const grouping = comparison.sweep && column === 1;
+    const grouping = isSwept(comparison) && column === 1;
     order.forEach(({ row, body }, i) => body.classList.toggle("apart", grouping && i > 0 && row.point !== order[i - 1].row.point));
     heads.forEach((head, i) => {
       if (i === column) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
@@ -108,7 +113,7 @@ function resultsTable(comparison) {
   table.append(caption, el("thead", {}, el("tr", {}, heads)));
   const rank = columns.findIndex(({ ranks }) => ranks);
   if (rank > 0) sort(rank, true);
-  if (comparison.sweep) sort(1, true);
+  if (isSwept(comparison)) sort(1, true);
   if (sorted.column < 0) table.append(...order.map(({ body }) => body));
   const region = { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table of results, ${comparison.name}` };
   return el("div", {}, el("div", region, table), status, tableKey(comparison));
@@ -124,7 +129,7 @@ function tableKey(comparison) {
   const several = comparison.seeds.length > 1;
   const starred = comparison.rows.some(({ values }) => Object.values(values).some(({ mark }) => mark === "best"));
   const items = [
-    ...(starred ? [["★", "best of its column", comparison.sweep ? " at the same place of the sweep" : ""]] : []),
+    ...(starred ? [["★", "best of its column", isSwept(comparison) ? " at the same place of the sweep" : ""]] : []),
     ...(several
       ? [
           ["≈", "within the spread of the best: the means differ by no more than both spreads together"],

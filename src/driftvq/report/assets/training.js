@@ -22,14 +22,16 @@ const LOG_FROM = 50;
 
 function stepChart(comparison, chart, compact = false) {
   const seeds = comparison.seeds.length > 1 ? "mean of the seeds, band from the lowest to the highest" : "one seed";
+  const shows = chart.key.includes("/follow_") ? [0, 1] : null; // not at all, and fully
   return lineChart({
     title: chart.label,
     note: compact ? null : `${chart.where}; ${seeds}`,
     xName: "step",
     percent: chart.percent,
     skipStart: !compact,
-    logY: compact ? LOG_FROM : null,
+    logY: compact && !shows ? LOG_FROM : null,
     clips: compact,
+    shows,
     threshold: chart.usage ? { value: report.collapsed, label: `collapsed: below ${short(report.collapsed, true)}` } : null,
     compact,
     series: () => stepSeries(comparison, chart),
