@@ -14,7 +14,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--trial-seconds", type=float, help="how long each fuzzer runs; default: a few trials")
-    parser.addoption("--trial-seed", type=int, default=0, help="the fuzzers' first seed; another one makes other changes")
+    parser.addoption("--trial-seed", type=int, default=0, help="the fuzzers' first; another makes other changes")
 
 
 class Trials:

@@ -737,9 +737,7 @@ def test_what_is_no_tensor_with_values_is_refused_by_name(name: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in vq.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("lens", "got"), [([1, 2], "list"), (torch.tensor([1, 2], device="meta"), "one on 'meta'")]
-)
+@pytest.mark.parametrize(("lens", "got"), [([1, 2], "list"), (torch.tensor([1, 2], device="meta"), "one on 'meta'")])
 def test_lengths_that_are_no_tensor_with_values_are_refused_before_anything_changes(lens: object, got: str) -> None:
     vq = make_quantizer("ema_vq", dim=4, codebook_size=8)
     before = state(vq)

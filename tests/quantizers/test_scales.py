@@ -31,7 +31,7 @@ def make(name: str) -> Quantizer:
 
 @cache
 def relative_error(name: str, scale: float) -> float:
-    """Of latents of this scale: in a k-means start and a few steps in which an optimizer trains the codes, and after."""
+    """Of latents of this scale: in a k-means start, in steps in which an optimizer trains the codes, and after."""
     vq = make(name)
     stored = [vq.book.stored] if isinstance(vq, CodebookQuantizer) and vq.book.stored.requires_grad else []
     optimizer = torch.optim.SGD(stored or [nn.Parameter(torch.ones(1))], 0.5)
