@@ -19,12 +19,12 @@ NAME, COMMAND = "reliability", "make reliability"
 COLUMNS = ["what", "tried", "held", "seconds"]
 
 
-def run_trials(tests: list[str], chosen: str, seconds: float) -> tuple[list[list[Value]], bool]:
+def run_trials(tests: list[str], chosen: str, seconds: float, seed: int) -> tuple[list[list[Value]], bool]:
     """One row for each kind of trial, and whether all tests passed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        words = [*tests, "-m", "trial", "-k", chosen, f"--trial-seconds={seconds}", f"--junitxml={report}", "-q"]
-        done = subprocess.run([sys.executable, "-m", "pytest", *words], check=False)
+        words = [*tests, "-m", "trial", "-k", chosen, f"--trial-seconds={seconds}", f"--trial-seed={seed}"]
+        done = subprocess.run([sys.executable, "-m", "pytest", *words, f"--junitxml={report}", "-q"], check=False)
         if not report.is_file():
             sys.exit(done.returncode)
         return count(report), done.returncode == 0
@@ -47,8 +47,9 @@ def main() -> None:
     parser.add_argument("tests", nargs="*", default=["tests"], help="files or folders; default: all")
     parser.add_argument("-k", default="", help="names of tests, as pytest's")
     parser.add_argument("--seconds", type=float, default=600, help="of a processor, for each fuzzer (default: 600)")
+    parser.add_argument("--seed", type=int, default=0, help="the fuzzers' first; another one makes other changes")
     args = parser.parse_args()
-    rows, passed = run_trials(args.tests, args.k, args.seconds)
+    rows, passed = run_trials(args.tests, args.k, args.seconds, args.seed)
     known = read_all().get(NAME)
     new = {row[0] for row in rows}
     kept = [row for row in known.rows if row[0] not in new] if known else []

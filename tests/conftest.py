@@ -14,13 +14,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--trial-seconds", type=float, help="how long each fuzzer runs; default: a few trials")
+    parser.addoption("--trial-seed", type=int, default=0, help="the fuzzers' first; another makes other changes")
 
 
 class Trials:
     """Counts what is tried, and what held; `benchmarks/reliability.py` adds up what all tests count."""
 
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds, self.tried, self.held = seconds, 0, 0
+    def __init__(self, seconds: float | None, seed: int = 0) -> None:
+        self.seconds, self.seed, self.tried, self.held = seconds, seed, 0, 0
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -33,7 +34,7 @@ class Trials:
 @pytest.fixture
 def trials(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Iterator[Trials]:
     """For a test with the mark ``trial``, which names the kind."""
-    counted = Trials(request.config.getoption("--trial-seconds"))
+    counted = Trials(*(request.config.getoption(f"--trial-{name}") for name in ("seconds", "seed")))
     yield counted
     for name, value in (("trial", request.node.get_closest_marker("trial").args[0]), *vars(counted).items()):
         record_property(name, value)

@@ -309,6 +309,8 @@ def _read_tokens(folder: Path, touched: set[str]) -> None:
 
 
 def _write_configs(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
     from driftvq.models import VQVAE, ModelConfig
     from driftvq.training.config import TrainConfig
     from driftvq.training.settings import write_settings
@@ -316,6 +318,8 @@ def _write_configs(folder: Path) -> None:
     config = ModelConfig(quantizer="vq", codebook_size=16, code_dim=4, quantizer_options={"kmeans_init": False})
     VQVAE(config).save_pretrained(folder)
     (folder / "README.md").unlink()
+    weights = folder / "model.safetensors"
+    save_file(load_file(weights), weights)  # without the copy of the config, which would refuse each change unseen
     write_settings(folder / "config.yaml", TrainConfig(quantizer_options={"levels": [8, 5]}).to_dict())
 
 

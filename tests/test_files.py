@@ -104,6 +104,7 @@ def test_object_is_read(tmp_path: Path) -> None:
         (b'{"a": 1', "is not valid JSON"),
         (b"\xff\xfe{}", "is not valid JSON"),
         (b'{"a": ' * 100_000, "is not valid JSON"),
+        (b'{"a": 1' + b"0" * 400 + b"}", "is not valid JSON: a number of 401 digits"),
         (b"[]", r"holds \[\]; allowed: an object"),
         (b"[" + b"1, " * 100 + b"1]", "holds .{79}…; allowed: an object"),
     ],
@@ -153,6 +154,10 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_numbers_and_lists_that_cannot_be_shown() -> None:
     assert shortened(10**5000) == "a int too large to show"
+
+
+def test_a_line_with_a_number_that_no_float_holds_is_none() -> None:
+    assert records_of(['{"step": 1, "a": -1' + "0" * 400 + "}", '{"step": 2, "a": -1}']) == [{"step": 2, "a": -1}]
 
 
 def test_no_file_has_no_records(tmp_path: Path) -> None:

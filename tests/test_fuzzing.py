@@ -14,7 +14,7 @@ EXAMPLES = {"tar": 150, "tokens": 100, "config": 80, "records": 30, "images": 15
     "name", [pytest.param(name, marks=pytest.mark.trial(f"changed files: {name}")) for name in READERS]
 )
 def test_changed_files_are_read_or_refused(name: str, trials: Trials) -> None:
-    fuzzed = fuzz(READERS[name], trials.seconds, EXAMPLES[name])
+    fuzzed = fuzz(READERS[name], trials.seconds, EXAMPLES[name], trials.seed)
     trials.tried, trials.held = fuzzed.tried, fuzzed.tried - fuzzed.failed
     assert fuzzed.tried >= EXAMPLES[name]
     assert fuzzed.findings == {}

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import math
 import os
 import socket
 import stat
@@ -101,12 +102,19 @@ def read_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
             raise ValueError(f"{path} has {size} bytes; allowed: at most {max_bytes}")
         content = file.read()
     try:
-        found = json.loads(content.decode())
+        found = json.loads(content.decode(), parse_int=_whole)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path} holds {shortened(found)}; allowed: an object")
     return found
+
+
+def _whole(digits: str) -> int:
+    """A whole number that a float holds too, so that anybody may calculate with it."""
+    if math.isinf(float(digits)):
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -122,7 +130,7 @@ def records_of(lines: Iterable[str]) -> list[dict[str, Any]]:
     records = []
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):
-            record = json.loads(line)
+            record = json.loads(line, parse_int=_whole)
             if isinstance(record, dict) and isinstance(record.get("step"), int):
                 records.append(record)
     return records

@@ -170,15 +170,30 @@ def test_links_are_followed_and_every_folder_comes_once(tmp_path: Path) -> None:
     (tmp_path / "photos" / "real" / "up").symlink_to("..")
     (tmp_path / "photos" / "disk").symlink_to(tmp_path / "outside")
     (tmp_path / "photos" / "disk2").symlink_to(tmp_path / "outside")
-    (tmp_path / "photos" / "link.png").symlink_to(tmp_path / "outside" / "001.png")
     source = open_source(tmp_path / "photos", "all")
-    assert names(source) == ["disk/000.png", "disk/001.png", "link.png", "real/000.png"]
+    assert names(source) == ["disk/000.png", "disk/001.png", "real/000.png"]
     photos = os.path.realpath(tmp_path / "photos")
     assert sorted(source.problems) == [
         ("again", f"a link to {photos}/real, which is searched itself"),
         ("disk2/", "a link to a folder that is searched already"),
         ("real/up", f"a link to {photos}, which is searched itself"),
     ]
+
+
+def test_every_image_comes_once_whatever_links_lead_there(tmp_path: Path) -> None:
+    fill(tmp_path / "photos" / "real", 1)
+    fill(tmp_path / "outside", 3)
+    (tmp_path / "blob").write_bytes((tmp_path / "outside" / "000.png").read_bytes())
+    links = {"0.png": "real/000.png", "1.png": "../outside/001.png", "disk": "../outside", "z.png": "disk/002.png"}
+    for name, target in (links | {"b.png": "../blob", "c.png": "b.png"}).items():
+        (tmp_path / "photos" / name).symlink_to(target)
+    source = open_source(tmp_path / "photos", "all")
+    assert names(source) == ["1.png", "b.png", "disk/000.png", "disk/002.png", "real/000.png"]
+    there = "a link to an image that is there already"
+    assert dict(source.problems) == {
+        "0.png": f"a link to {os.path.realpath(tmp_path)}/photos/real/000.png, which is searched itself",
+        **dict.fromkeys(["c.png", "disk/001.png", "z.png"], there),
+    }
 
 
 def test_a_link_into_a_hidden_folder_is_the_only_way_there(tmp_path: Path) -> None:

@@ -293,8 +293,9 @@ def test_wrong_configs_are_refused(text, message, tmp_path):
     save_pretrained(make_model("vq", steps=0), tmp_path)
     rewrite(tmp_path, lambda tensors: None)
     (tmp_path / CONFIG).write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as refused:
         VQVAE.from_pretrained(tmp_path)
+    assert str(tmp_path / CONFIG) in str(refused.value)
 
 
 def test_missing_weights_are_named(tmp_path):

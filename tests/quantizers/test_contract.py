@@ -725,8 +725,10 @@ def test_what_is_no_tensor_with_values_is_refused_by_name(name: str) -> None:
         ValueError, match="mask must be a boolean tensor on cpu, where the latents are, got one on meta"
     ):
         vq(x, mask=torch.ones(2, 4, dtype=torch.bool, device="meta"))
-    with pytest.raises(ValueError, match="latents must have values, got a tensor on the device 'meta'"):
-        vq(x.to("meta"))
+    nested = torch.nested.nested_tensor([x[0], x[1, :3]], layout=torch.jagged)
+    for latents, got in ((x.to("meta"), "strided one on meta"), (x[0].to_sparse(), "sparse_coo"), (nested, "nested")):
+        with pytest.raises(ValueError, match=f"latents must be a dense tensor that has values, got a .*{got}"):
+            vq(latents)
     with pytest.raises(ValueError, match="indices must be a tensor of integers that has values, got list"):
         vq.indices_to_codes([1, 2])
     for argument in ({"dim": "8", "codebook_size": 64}, {"dim": 8, "codebook_size": "64"}):
@@ -735,9 +737,10 @@ def test_what_is_no_tensor_with_values_is_refused_by_name(name: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in vq.state_dict().items())
 
 
-def test_lengths_in_a_list_are_refused_before_anything_changes() -> None:
+@pytest.mark.parametrize(("lens", "got"), [([1, 2], "list"), (torch.tensor([1, 2], device="meta"), "one on 'meta'")])
+def test_lengths_that_are_no_tensor_with_values_are_refused_before_anything_changes(lens: object, got: str) -> None:
     vq = make_quantizer("ema_vq", dim=4, codebook_size=8)
     before = state(vq)
-    with pytest.raises(ValueError, match="lens must be a tensor of integers, got list"):
-        vq(torch.randn(2, 3, 4), lens=[1, 2])
+    with pytest.raises(ValueError, match=f"lens must be a tensor of integers that has values, got {got}"):
+        vq(torch.randn(2, 3, 4), lens=lens)
     assert same(state(vq), before)

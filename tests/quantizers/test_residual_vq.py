@@ -241,11 +241,15 @@ def test_freezing_reaches_every_codebook(name: str) -> None:
     assert not any(torch.equal(part.codebook, before) for part, before in zip(vq.quantizers, codes, strict=True))
 
 
+@pytest.mark.parametrize("module", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["residual_vq", "grouped_vq", "multi_scale_vq", "ns_vq"])
-def test_latents_of_less_precision_than_the_module_come_back_exactly(name: str) -> None:
-    vq = make_quantizer(name, dim=4, codebook_size=16).double()
+def test_latents_of_another_precision_than_the_module_come_back_exactly(
+    name: str, dtype: torch.dtype, module: torch.dtype
+) -> None:
+    vq = make_quantizer(name, dim=4, codebook_size=16).to(module)
     for _ in range(8):
-        vq(torch.randn(1, 64, 4))
-    quantized, indices, _ = vq.eval()(torch.randn(1, 64, 4))
-    assert quantized.dtype == torch.float32
-    assert torch.equal(vq.indices_to_codes(indices).float(), quantized)
+        vq(torch.randn(1, 64, 4, dtype=dtype))
+    quantized, indices, _ = vq.eval()(torch.randn(1, 64, 4, dtype=dtype))
+    assert quantized.dtype == dtype
+    assert torch.equal(vq.indices_to_codes(indices).to(dtype), quantized)

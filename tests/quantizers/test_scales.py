@@ -31,20 +31,22 @@ def make(name: str) -> Quantizer:
 
 @cache
 def relative_error(name: str, scale: float) -> float:
-    """Of latents of this scale, after a k-means start and a few steps in which an optimizer trains the codes."""
+    """Of latents of this scale: in a k-means start, in steps in which an optimizer trains the codes, and after."""
     vq = make(name)
     stored = [vq.book.stored] if isinstance(vq, CodebookQuantizer) and vq.book.stored.requires_grad else []
     optimizer = torch.optim.SGD(stored or [nn.Parameter(torch.ones(1))], 0.5)
     generator = torch.Generator().manual_seed(1)
+    errors = []
     for _ in range(12):
-        quantized, _, loss = vq((torch.randn(48, DIM, generator=generator) * scale).requires_grad_())
+        x = torch.randn(48, DIM, generator=generator) * scale
+        quantized, _, loss = vq(x.requires_grad_())
         loss.backward()
+        errors.append(((quantized - x).detach() / scale).square().mean())
         assert quantized.isfinite().all()
         assert loss.isfinite()
         optimizer.step()
         optimizer.zero_grad()
     assert all(value.isfinite().all() for value in vq.state_dict().values() if value.is_floating_point())
-    errors = []
     for _ in range(6):
         x = torch.randn(48, DIM, generator=generator) * scale
         errors.append(((vq.eval()(x).quantized - x) / scale).square().mean())

@@ -73,6 +73,7 @@ def test_numbers_that_are_not_finite_are_none() -> None:
         ({"many": {}}, "f: 'many' is {}; allowed: a list"),
         ({"grid": [[1, "x"]]}, "f: 'grid'[0][1] is 'x'; allowed: a number"),
         ({"grid": [[math.nan]]}, "f: 'grid'[0][0] is nan; allowed: a number"),
+        ({"grid": [[-1e200]]}, "f: 'grid'[0][0] is -1e+200; allowed: a number"),
         ({"point": [1]}, "f: 'point' is [1]; allowed: a whole number or a number or text or null"),
         ({"sure": 1}, "f: 'sure' is 1; allowed: true or false"),
         ({"place": "x"}, "f: unknown field 'place'; known, nearest first: "),

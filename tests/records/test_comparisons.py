@@ -98,6 +98,12 @@ def test_a_record_comes_back_as_it_was(sweep_source: Path, tmp_path: Path) -> No
     assert read_record(Codes, write_record(tmp_path / "x.json", codes)) == codes
 
 
+def test_codes_that_were_selected_less_than_never_are_none(plain: Path) -> None:
+    cell = read_cell((plain / CELL).parent)
+    (cell.folder / "codes.json").write_text('{"format": 2, "counts": [3, -3]}')
+    assert read_codes(cell) is None
+
+
 def test_an_update_of_a_field_that_there_is_not_changes_nothing(plain: Path) -> None:
     before = (plain / CELL).read_text()
     with pytest.raises(TypeError, match="statsu"):

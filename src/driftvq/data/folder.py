@@ -74,65 +74,83 @@ def split_rows(names: Iterable[bytes], split: str, val_share: float, seed: int, 
 class Tree:
     """A search through a folder and those below it; memory is that of the folders' entries on the way down.
 
-    Links are followed. A link to a folder that has a place of its own in the tree is left out, so that no image comes
-    twice (and lands in training and validation), circles end, and many links to many links take no longer than one.
-    What was left out is in ``problems`` after the search.
+    Links are followed. A link to what has a place of its own in the tree is left out, and so is what comes by links a
+    second time: no image comes twice (and lands in training and validation), circles end, and many links to many links
+    take no longer than one. What was left out is in ``problems`` after the search.
     """
 
     def __init__(self, root: bytes) -> None:
         self.problems: Problems = []
         self._root, self._real_root = root, os.path.realpath(root)
-        self._seen: set[tuple[int, int]] = set()  # device and inode: what a folder is, by whatever name
+        self._seen: set[tuple[int, int]] = set()  # device and inode: what it is, by whatever name
+        self._links: set[bytes] = set()  # that wait to be followed
 
     def images(self) -> Iterator[bytes]:
         """Names of the image files relative to the folder, sorted folder by folder."""
-        waiting = [iter(self._entries(b""))]  # one iterator a level, not one call: trees may be thousands deep
+        waiting = [(iter(self._entries(b"")), False)]  # an iterator a level, not a call: trees may be thousands deep
         while waiting:
-            entry = next(waiting[-1], None)
+            entries, outside = waiting[-1]
+            entry = next(entries, None)
             if entry is None:
                 waiting.pop()
-            elif entry.endswith(b"/"):
-                waiting.append(iter(self._entries(entry)))
-            else:
+                continue
+            linked = outside or entry in self._links
+            self._links.discard(entry)
+            if entry.endswith(b"/"):
+                waiting.append((iter(self._entries(entry)), linked))
+            elif not linked or self._is_new(entry, "an image that is there already"):
                 yield entry
 
     def _entries(self, folder: bytes) -> list[bytes]:
         """Images and folders in a folder (``b"x/"``), sorted; folders end with a slash."""
-        path = self._root + b"/" + folder
         try:
-            info = os.stat(path)  # noqa: PTH116 (bytes, which need not be text)
-            if (info.st_dev, info.st_ino) in self._seen:
-                self._note(folder, "a link to a folder that is searched already")
+            if not self._is_new(folder, "a folder that is searched already"):
                 return []
-            self._seen.add((info.st_dev, info.st_ino))
-            with os.scandir(path) as entries:
+            with os.scandir(self._root + b"/" + folder) as entries:
                 found = [(entry.name, self._kind(folder, entry)) for entry in entries if entry.name[:1] != b"."]
         except OSError as error:
             self._note(folder, f"cannot be listed: {error.strerror}")
             return []
         return [folder + name + kind for name, kind in sorted(found) if kind is not None]
 
+    def _is_new(self, name: bytes, what: str) -> bool:
+        """Whether this comes for the first time; later it is noted as a link to what it is."""
+        try:
+            info = os.stat(self._root + b"/" + name)  # noqa: PTH116 (bytes, which need not be text)
+        except OSError:  # as whoever reads it will say
+            return True
+        known = (info.st_dev, info.st_ino) in self._seen
+        self._seen.add((info.st_dev, info.st_ino))
+        if known:
+            self._note(name, f"a link to {what}")
+        return not known
+
     def _kind(self, folder: bytes, entry: os.DirEntry[bytes]) -> bytes | None:
         """What to add to a name: a slash for a folder, nothing for an image; None leaves it out."""
-        name = folder + entry.name
+        name, reason = folder + entry.name, None
         try:
             if entry.is_symlink():
                 entry.stat()  # raises for a link that leads nowhere, or to itself
-            if entry.is_dir():
-                reason = self._needless(os.path.realpath(entry.path)) if entry.is_symlink() else None
+            kind = b"/" if entry.is_dir() else b""
+            if not kind and not is_image_name(os.fsdecode(entry.name)):
+                return None
+            if not kind and not entry.is_file():
+                reason = "a pipe or device, not a file"
+            elif entry.is_symlink():
+                target = os.path.realpath(entry.path)
+                if kind or is_image_name(os.fsdecode(target)):
+                    reason = self._needless(target)
                 if reason is None:
-                    return b"/"
-                self._note(name, reason)
-            elif is_image_name(os.fsdecode(entry.name)):
-                if entry.is_file():
-                    return b""
-                self._note(name, "a pipe or device, not a file")
+                    self._links.add(name + kind)
         except OSError as error:
-            self._note(name, f"cannot be followed: {error.strerror}")
+            reason = f"cannot be followed: {error.strerror}"
+        if reason is None:
+            return kind
+        self._note(name, reason)
         return None
 
     def _needless(self, target: bytes) -> str | None:
-        """Why a link to this folder is not followed: it is reached without links, no part hidden, or holds the root."""
+        """Why a link to this is not followed: it is reached without links, no part hidden, or holds the root."""
         root = self._real_root.rstrip(b"/") + b"/"
         below = (target + b"/").removeprefix(root)
         if below != target + b"/" and not any(part.startswith(b".") for part in below.split(b"/")):

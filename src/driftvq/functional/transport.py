@@ -80,14 +80,16 @@ def distance_spread(latents: Tensor, codes: Tensor) -> Tensor:
     """The standard deviation of ``|z_i - c_k|²`` over all pairs of latents and codes, without forming them.
 
     ``|z - c|² = a + b - 2 z·c``, so five means are enough: of a² and b², ``E[a z]``, ``E[b c]``, and ``E[(z·c)²] =
-    tr(E[zzᵀ] E[ccᵀ])``. They come from the :func:`square_moments` of both about one origin.
+    tr(E[zzᵀ] E[ccᵀ])``. They come from the :func:`square_moments` of both about one origin. Where all distances are
+    equal it is as small as rounding can tell, and 1 where they are 0, so that one may divide by it.
     """
     (z_mean, z_square, z_long, z_pairs), (c_mean, c_square, c_long, c_pairs) = map(_unpacked, (latents, codes))
     z_norm, c_norm = z_pairs.diagonal().sum(), c_pairs.diagonal().sum()
     second = z_square + c_square + 2 * z_norm * c_norm + 4 * (z_pairs * c_pairs).sum()
     second = second - 4 * (z_long @ c_mean + c_long @ z_mean)
     first = z_norm + c_norm - 2 * z_mean @ c_mean
-    return (second - first.square()).clamp(min=0).sqrt()
+    variance = torch.maximum(second - first.square(), first.square() * torch.finfo(first.dtype).eps)
+    return torch.where(variance > 0, variance, 1).sqrt()
 
 
 def square_moments(x_nd: Tensor, weight_n: Tensor, origin_d: Tensor) -> Tensor:

@@ -205,8 +205,11 @@ def find_folder(path: str | Path) -> Path | None:
 
 def _check_shapes(found: Mapping[str, tuple[int, ...]], config: ModelConfig, weights: Path) -> None:
     """Compare with an unallocated model, so that a wrong config costs no memory."""
-    with torch.device("meta"):
-        model = VQVAE(config)
+    try:
+        with torch.device("meta"):
+            model = VQVAE(config)
+    except ValueError as error:
+        raise ValueError(f"{weights.parent / CONFIG}: {error}") from error
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     starts = {f"{name}.pending": start for name, start in model.named_modules() if isinstance(start, KMeansStart)}
     unknown = found.keys() - expected.keys() - starts.keys()

@@ -309,8 +309,9 @@ class Quantizer(nn.Module):
         """Refuse what are not latents of so many channels, and a mask that does not fit them."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise ValueError(f"latents must be a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
-        if x.is_meta:
-            raise ValueError("latents must have values, got a tensor on the device 'meta', which has none")
+        if x.is_meta or x.is_nested or x.layout != torch.strided:
+            kind = "nested" if x.is_nested else x.layout
+            raise ValueError(f"latents must be a dense tensor that has values, got a {kind} one on {x.device}")
         axis, layout = (1, "b c …") if self.channel_first else (-1, "b … c")
         if x.ndim < 2 or x.shape[axis] != self.dim:
             hint = "" if self.channel_first else "; for b c h w latents set channel_first=True"

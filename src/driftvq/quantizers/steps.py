@@ -109,8 +109,9 @@ def mask_of_lens(x: Tensor, mask: Tensor | None, lens: Tensor, channel_first: bo
     positions = x.shape[2:] if channel_first else x.shape[1:-1]
     if len(positions) != 1:
         raise ValueError(f"lens is for sequences, one position after the other; got latents {tuple(x.shape)}")
-    if not isinstance(lens, Tensor):
-        raise ValueError(f"lens must be a tensor of integers, got {type(lens).__name__}")
+    if not isinstance(lens, Tensor) or lens.is_meta:
+        got = "one on 'meta'" if isinstance(lens, Tensor) else type(lens).__name__
+        raise ValueError(f"lens must be a tensor of integers that has values, got {got}")
     if lens.is_floating_point() or lens.dtype == torch.bool or tuple(lens.shape) != (x.shape[0],):
         raise ValueError(f"lens must be integers of shape {(x.shape[0],)}, got {lens.dtype} of {tuple(lens.shape)}")
     if not torch.compiler.is_compiling() and lens.numel() and not 0 <= lens.min() <= lens.max() <= positions[0]:

@@ -112,10 +112,10 @@ class PricedCodes(TrainedCodes):
         (latents,) = sum_over_processes(square_moments(z_nd, weight_n, origin_d))
         codes = square_moments(codes_kd, codes_kd.new_ones(len(codes_kd)), origin_d)
         total = latents[0, 0].to(z_nd.dtype)
-        spread = distance_spread(latents, codes).to(z_nd.dtype).clamp(min=torch.finfo(z_nd.dtype).tiny ** 0.5)
-        z_nd, codes_kd = z_nd - origin_d, codes_kd - origin_d
-        weight_kd = codes_kd * (2 * self.sharpness / spread)
-        cost_k = codes_kd.square().sum(dim=1) * (self.sharpness / spread)
+        # In units of the distances: their squares alone would leave single precision's range at small scales.
+        unit = distance_spread(latents, codes).sqrt().to(z_nd.dtype)
+        z_nd, codes_kd = (z_nd - origin_d) / unit, (codes_kd - origin_d) / unit
+        weight_kd, cost_k = codes_kd * (2 * self.sharpness), codes_kd.square().sum(dim=1) * self.sharpness
         prices_k = self.prices.to(z_nd.dtype)
         for _ in range(self.iterations):
             asked_k = mean_assignment(z_nd, weight_kd, prices_k - cost_k, weight_n / total.clamp(min=1))

@@ -22,6 +22,9 @@ FORMAT = 2
 
 Record = TypeVar("Record")
 
+LARGEST = 1e150
+"""Of a number: its square is finite."""
+
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
 
 
@@ -107,7 +110,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
     return kind in _WORDS and isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 

@@ -142,6 +142,10 @@ class Codes:
     point_codes: tuple[int, ...] = ()
     latents: tuple[tuple[float, ...], ...] = ()
 
+    def __post_init__(self) -> None:
+        if min(self.counts, default=0) < 0:
+            raise ValueError(f"counts must be at least 0, got {min(self.counts)}")
+
 
 @dataclass(frozen=True)
 class Comparison:
