@@ -261,8 +261,9 @@ class FollowingCodes(Codebook):
             self._frame_(limit, spread)
 
     def _frame_(self, limit: Tensor, instead: Tensor | None = None) -> None:
-        """Look at the latents from where the codes are now, unless these lie too close to see any: then with the spread
-        that is given, if it is not 0.
+        """Look at the latents from where the codes are now.
+
+        Where these lie too close to see any, ``instead`` is the spread that is taken in place of theirs; 0: theirs.
         """
         codes_kd = self.codes.detach().to(torch.promote_types(self.codes.dtype, torch.float32))
         origin_d = codes_kd.mean(dim=0)
