@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from driftvq import make_quantizer
-from driftvq.quantizers.codebooks.following import LOOK_INTERVAL
+from driftvq.quantizers.codebooks.clock import LOOK_INTERVAL
 
 DIM, CODES = 4, 16
 CASES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from driftvq.names import check_name, positive_int
 from driftvq.quantizers.codebooks.base import Lesson
-from driftvq.quantizers.codebooks.following import Clock
+from driftvq.quantizers.codebooks.clock import Clock
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, finite_rows, is_seen_at_once

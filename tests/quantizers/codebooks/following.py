@@ -5,13 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from driftvq.quantizers.codebooks import drift as constants
+from driftvq.quantizers.codebooks.clock import FIRST_LOOKS, GLANCE_INTERVAL, INTERVAL, LOOK_INTERVAL
 from driftvq.quantizers.codebooks.following import (
-    FIRST_LOOKS,
-    GLANCE_INTERVAL,
-    INTERVAL,
     LEAST_MEMORY,
     LEAST_REACH,
-    LOOK_INTERVAL,
     MEMORY_SHARE,
     MIN_MEMORY,
     OUTLIER,

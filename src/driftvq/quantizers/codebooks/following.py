@@ -5,7 +5,7 @@ Shape suffixes: n latents, k codes, d dimensions.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from driftvq.functional import nearest
 from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson, Match, change_where_, initial_codes
+from driftvq.quantizers.codebooks.clock import FIRST_LOOKS, Clock
 from driftvq.quantizers.codebooks.drift import Drift
 from driftvq.quantizers.codebooks.growth import Rule, between, halved
-from driftvq.quantizers.codebooks.parts import Batch, Now, Part, Seen
+from driftvq.quantizers.codebooks.parts import Batch, Part, Seen
 from driftvq.quantizers.codebooks.relocation import Relocation
 from driftvq.quantizers.codebooks.winners import Winners
-from driftvq.quantizers.distributed import by_process, is_distributed, sum_over_processes
-from driftvq.quantizers.finite import is_captured
+from driftvq.quantizers.distributed import by_process, sum_over_processes
 
 MIN_MEMORY = 3.0
 """Latents per code that a code remembers at least."""
@@ -37,13 +37,6 @@ PARTS = ("drift", "winners", "relocation")
 LEAST_MEMORY = 1e-6
 """Latents; what no code remembers less of."""
 
-INTERVAL, GLANCE_INTERVAL = 4, 8
-"""Where a batch has two latents per code or more: steps between two relocations and two judgements of the drift, and
-between two judgements of a drift at rest."""
-
-LOOK_INTERVAL, FIRST_LOOKS = 16, 2
-"""Steps between two looks at where the codes are and how they are spread, and steps at first in which each has one."""
-
 OUTLIER = 8.0
 """A latent that lies more than so many times the usual distance from its code counts as one at that distance."""
 
@@ -59,70 +52,6 @@ latents are out of reach it becomes twice as many times as large."""
 
 NO_LIMIT = torch.finfo(torch.bfloat16).max
 """A limit that is none, and stays finite when a module moves from one precision to another."""
-
-
-class Clock(nn.Module):
-    """Counts the steps from one look to the next, from 0 to 15; the first two steps have a look each, at -2 and -1.
-
-    Python counts, so that no device is asked. In a graph that is run again the device does: a number of Python's would
-    be the same in every run.
-
-    Attributes:
-        phase: the count, as it is saved and loaded.
-    """
-
-    training_state: ClassVar[tuple[str, ...]] = ("phase",)
-    counted_by_python: ClassVar[tuple[str, ...]] = ("now",)
-    phase: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("phase", torch.full((), -FIRST_LOOKS))
-        self.now: int | None = None
-        """The count; None: ask the buffer, which a loader may have written, or a graph."""
-
-    def start_(self) -> None:
-        """The codes are new."""
-        self.phase.fill_(-FIRST_LOOKS)
-        self.now = None if torch.compiler.is_compiling() else -FIRST_LOOKS
-
-    def read(self, on_device: bool) -> Tensor | int:
-        """The count."""
-        if on_device:
-            if torch.compiler.is_compiling():  # else it would be in the graph, and set the clock back in every run
-                self.pack_()
-            self.agree_()
-            return self.phase.clone()
-        if self.now is None:
-            self.now = int(self.phase)
-        return self.now
-
-    def tick_(self, on_device: bool) -> None:
-        """One step later."""
-        count = self.read(on_device) + 1
-        if isinstance(count, Tensor):
-            self.phase.copy_(torch.where(count == LOOK_INTERVAL, 0, count))
-        else:
-            self.now = 0 if count == LOOK_INTERVAL else count
-
-    def pack_(self) -> None:
-        """Tell the buffer, which is then saved or handed to other processes."""
-        if self.now is not None:
-            self.phase.fill_(self.now)
-
-    def agree_(self) -> None:
-        """The buffer was loaded, or is that of the first process."""
-        self.now = None
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        self.pack_()
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        state_dict, prefix = args[:2]
-        super()._load_from_state_dict(*args)
-        if f"{prefix}phase" in state_dict:
-            self.agree_()
 
 
 class FollowingCodes(Codebook):
@@ -208,7 +137,7 @@ class FollowingCodes(Codebook):
         counted_n = near_n > 0
         rows_nv = torch.cat([away_nd, counted_n[:, None]], dim=1)
         sums_kv = rows_nv.new_zeros(len(codes_kd), rows_nv.shape[1]).index_add_(0, winners_n, rows_nv)
-        return Seen(codes_kd, winners_n, away_nd, counted_n, sums_kv, self._now(z_nd))
+        return Seen(codes_kd, winners_n, away_nd, counted_n, sums_kv, self.clock.now(z_nd, len(codes_kd)))
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:
@@ -216,7 +145,7 @@ class FollowingCodes(Codebook):
         if seen is None:
             codes_nd = F.embedding(lesson.winners, self.codes.to(lesson.latents))
             seen = self._look(lesson.latents, lesson.winners, codes_nd, lesson.valid)
-        self.clock.tick_(is_captured(lesson.latents))
+        self.clock.tick_(lesson.latents)
         parts = self._parts()
         shared = [part.sums(seen) for part in parts]
         unit_r = by_process(_square(seen.away))
@@ -234,18 +163,6 @@ class FollowingCodes(Codebook):
             self.codes.copy_(torch.addcmul(self.codes.to(moved_kd), moved_kd, self.spread.to(moved_kd)))
         self._look_again_(batch, seen.now.look)
         return counts_k
-
-    def _now(self, z_nd: Tensor) -> Now:
-        """What it is time for in a step with these latents."""
-        # With several latents per code in each step few codes lag or get lost in one. Processes have to agree, and
-        # their batches may differ; and theirs want a gradient for every parameter in every step.
-        per_code = 1 if is_distributed() else len(z_nd) // len(self.codes)
-        interval = INTERVAL if per_code >= 2 else 1
-        count = self.clock.read(is_captured(z_nd))
-        look = count <= 0
-        if interval == 1:
-            return Now(look=look)
-        return Now(interval, look | (count % interval == 0), look | (count % GLANCE_INTERVAL == 0), look)
 
     def _look_again_(self, batch: Batch, look: Tensor | bool) -> None:
         if look is False:
