@@ -8,6 +8,7 @@ from torch import Tensor
 
 from driftvq.quantizers.codebooks.parts import Batch, Part
 from driftvq.quantizers.codebooks.sampling import take_over
+from driftvq.quantizers.distributed import is_distributed
 from driftvq.quantizers.finite import is_seen_at_once
 
 LOST_SHARE = 0.1
@@ -44,7 +45,7 @@ class Relocation(Part):
         lost_k = batch.memory < LOST_SHARE * fair
         if isinstance(due, Tensor):
             lost_k = lost_k & due
-        elif is_seen_at_once(lost_k) and not lost_k.numpy().any():
+        elif is_seen_at_once(lost_k) and not is_distributed() and not lost_k.numpy().any():
             return moved_kd
         most = batch.total * min(interval * RELOCATED_SHARE, MOST_RELOCATED)
         latents_nd = F.embedding(seen.winners, seen.codes) + seen.away
