@@ -101,3 +101,14 @@ def test_a_missing_package_is_named_and_a_missing_module_of_ours_is_a_fault(miss
         assert f"driftvq toys: error: it needs more packages (No module named '{missing}'): pip install" in (
             capsys.readouterr().err
         )
+
+
+def test_an_interrupt_before_a_command_is_read_is_one_line_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("driftvq.cli.import_module", interrupted)
+    assert main(["train", "--steps", "1"]) == 130
+    assert capsys.readouterr().err == "driftvq train: interrupted\n"

@@ -68,25 +68,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ValueError as error:
             say(f"driftvq: error: {error}")
             return 2
-    parser = make_parser(argv[:1])
-    args = parser.parse_args(argv)
-    if args.command is None:
-        say(parser.format_help())
-        return 2
+    name = f"driftvq {argv[0]}" if argv and argv[0] in COMMANDS else "driftvq"
     try:
+        parser = make_parser(argv[:1])  # imports the command's module, which takes a moment
+        args = parser.parse_args(argv)
+        if args.command is None:
+            say(parser.format_help())
+            return 2
         import_module(f"driftvq.cli.{args.command}").run(args)
     except (ValueError, OSError) as error:
-        say(f"driftvq {args.command}: error: {error}")
+        say(f"{name}: error: {error}")
         return 2
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("driftvq"):
             raise
-        packages = install_command("toys" if args.command == "toys" else "tokenizer")
-        say(f"driftvq {args.command}: error: it needs more packages ({error}): {packages}")
+        packages = install_command("toys" if argv[0] == "toys" else "tokenizer")
+        say(f"{name}: error: it needs more packages ({error}): {packages}")
         return 2
     except KeyboardInterrupt:
         if as_program:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process is ending; asking again cannot hasten it
-        say(f"driftvq {args.command}: interrupted")
+        say(f"{name}: interrupted")
         return 130
     return 0
