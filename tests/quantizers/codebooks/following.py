@@ -7,6 +7,7 @@ import numpy as np
 from driftvq.quantizers.codebooks import drift as constants
 from driftvq.quantizers.codebooks.clock import FIRST_LOOKS, GLANCE_INTERVAL, INTERVAL, LOOK_INTERVAL
 from driftvq.quantizers.codebooks.following import (
+    FIRST_MEMORY,
     LEAST_MEMORY,
     LEAST_REACH,
     MEMORY_SHARE,
@@ -132,7 +133,7 @@ class NumpyWinners:
     """Online k-means whose memory grows with all latents seen."""
 
     def __init__(self, codes_kd: Array) -> None:
-        self.codes, self.memory, self.seen = codes_kd.copy(), np.full(len(codes_kd), MIN_MEMORY), 0
+        self.codes, self.memory, self.seen = codes_kd.copy(), np.full(len(codes_kd), FIRST_MEMORY), 0
         self.frame, self.horizon = NumpyFrame(codes_kd), MIN_MEMORY * len(codes_kd)
 
     def step_(self, z_nd: Array) -> None:

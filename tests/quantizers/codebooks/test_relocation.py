@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import driftvq
 from driftvq.quantizers.codebooks.parts import Batch, Now, Seen
 from driftvq.quantizers.codebooks.relocation import LOST_SHARE, MOST_RELOCATED, RELOCATED_SHARE, Relocation
 
@@ -83,3 +84,15 @@ def test_where_every_latent_is_served_no_code_moves() -> None:
     step = batch(draw(16, 3), torch.zeros(16, 3), memory, codes)
     assert torch.equal(places(Relocation(), step, codes), codes)
     assert step.memory[:2].tolist() == [1, 0]
+
+
+def test_a_new_code_that_no_latent_selects_is_soon_lost() -> None:
+    """Its memory fades from 1 to 0 while the mean goes from 1 to 3: ``e^(-x/3) = 0.1 (3 - 2 e^(-x/3))`` at 3 ln 4."""
+    codes, latents = 64, 8
+    vq = driftvq.NSVQ(4, codes, kmeans_init=False, parts=["winners", "relocation"]).train()
+    vq.set_codebook_(torch.cat([draw(codes - 1, 4), torch.full((1, 4), 100.0)]))
+    for step in range(100):
+        vq(draw(1, latents, 4, seed=step))
+        if vq.codebook[-1].abs().max() < 50:
+            break
+    assert 3 * np.log(4) <= (step + 1) * latents / codes < 3 * np.log(4) + 1

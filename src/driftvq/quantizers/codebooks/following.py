@@ -23,7 +23,10 @@ from driftvq.quantizers.codebooks.winners import Winners
 from driftvq.quantizers.distributed import by_process, sum_over_processes
 
 MIN_MEMORY = 3.0
-"""Latents per code that a code remembers at least."""
+"""Latents per code that the codes remember at least, in the long run."""
+
+FIRST_MEMORY = 1.0
+"""Latents that a new code remembers: where it began counts for little, and one that no latent selects is soon lost."""
 
 MEMORY_SHARE = 0.05
 """Share of all latents seen so far that it remembers later on."""
@@ -94,7 +97,7 @@ class FollowingCodes(Codebook):
             self.codes = nn.Parameter(codes_kd)
         else:
             self.register_buffer("codes", codes_kd)
-        self.register_buffer("memory", torch.full((codebook_size,), MIN_MEMORY))
+        self.register_buffer("memory", torch.full((codebook_size,), FIRST_MEMORY))
         self.register_buffer("seen", torch.zeros(()))
         self.register_buffer("horizon", torch.zeros(()))
         self.register_buffer("origin", torch.zeros(dim))
@@ -220,7 +223,7 @@ class FollowingCodes(Codebook):
     @torch.no_grad()
     def set_(self, codes_kd: Tensor) -> None:
         self.codes.copy_(codes_kd)
-        self.memory.fill_(MIN_MEMORY)
+        self.memory.fill_(FIRST_MEMORY)
         self._frame_(self.limit)
         self.limit.fill_(min(torch.finfo(self.limit.dtype).max, NO_LIMIT))
         self.clock.start_()
