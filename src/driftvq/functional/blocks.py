@@ -9,12 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-CPU_BLOCK_ELEMENTS = 2**21
-"""8 MB of float32: fits a shared cache, so a block's matmul, reduction and exponential stay out of main memory."""
-
-ACCELERATOR_BLOCK_ELEMENTS = 2**26
-"""256 MB of float32: few enough kernel launches to keep a GPU busy."""
-
+CPU_BLOCK_ELEMENTS = 2**21  # 8 MB of float32: in a shared cache, a block's exponentials cost no access to memory
+ACCELERATOR_BLOCK_ELEMENTS = 2**26  # 256 MB of float32: few enough kernel launches to keep a GPU busy
 MIN_BLOCK_ROWS = 32
 
 TILE_LATENTS, TILE_CODES = 64, 64
@@ -34,24 +30,19 @@ def operator(
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Make a function the operator ``driftvq::name``, which changes none of its arguments.
 
-    Args:
-        name: of the operator.
-        fake: from the same arguments, tensors like those returned, without values.
-        backward, setup: see ``torch.library.register_autograd``; without a setup the arguments are saved.
+    ``fake`` gives, from the same arguments, tensors like those returned, without values; ``backward`` and ``setup`` are
+    those of ``torch.library.register_autograd``; without a setup the arguments are saved.
     """
 
     def make(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         made = torch.library.custom_op(f"driftvq::{name}", function, mutates_args=())
         made.register_fake(fake)
         if backward is not None:
-            made.register_autograd(backward, setup_context=setup or _save)
+            save = setup or (lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+            made.register_autograd(backward, setup_context=save)
         return made
 
     return make
-
-
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: object) -> None:
-    ctx.save_for_backward(*inputs)
 
 
 def block_rows(codes: int, device: torch.device) -> int:

@@ -22,20 +22,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional.blocks import block_rows, index_like, operator, row_blocks, widest_float
+from driftvq.names import one_of
 
 Metric = Literal["l2", "cosine"]
 METRICS: tuple[Metric, ...] = ("l2", "cosine")
-
-ORIGIN_SAMPLE = 63
-"""Codes whose median is the origin: few cost nothing, and these miss the middle by an eighth of the spread."""
-
-EXPONENT_BITS = {torch.float32: (torch.int32, 0x7F800000), torch.float64: (torch.int64, 0x7FF0000000000000)}
-
 Way = Literal["auto", "blocks", "faiss", "triton"]
 WAYS: tuple[Way, ...] = ("auto", "blocks", "faiss", "triton")
-
-WAY_VARIABLE = "DRIFTVQ_SEARCH"
-"""Environment variable that chooses the way for every search that leaves it open."""
+EXPONENT_BITS = {torch.float32: (torch.int32, 0x7F800000), torch.float64: (torch.int64, 0x7FF0000000000000)}
+ORIGIN_SAMPLE = 63  # codes whose median is the origin: few cost nothing, these miss the middle by ⅛ of the spread
+EXPORTED_BLOCK_CODES = 1024  # codes of one block in an exported graph, where a block has all latents
+WAY_VARIABLE = "DRIFTVQ_SEARCH"  # environment variable that chooses the way for every search that leaves it open
 
 
 class Scoring(NamedTuple):
@@ -106,10 +102,8 @@ def nearest(x_nd: Tensor, codebook_kd: Tensor, metric: Metric = "l2", way: Way =
     a GPU it measures once per shape which of the two is faster. Where the environment variable DRIFTVQ_SEARCH names a
     way that can be had, ``auto`` is that one.
     """
-    if metric not in METRICS:
-        raise ValueError(f"metric must be one of {METRICS}, got {metric!r}")
-    if way not in WAYS:
-        raise ValueError(f"way must be one of {WAYS}, got {way!r}")
+    one_of("metric", metric, METRICS)
+    one_of("way", way, WAYS)
     if x_nd.ndim != 2 or codebook_kd.ndim != 2 or x_nd.shape[1] != codebook_kd.shape[1]:
         raise ValueError(
             f"latents (n, d) and codes (k, d) must share d, got {tuple(x_nd.shape)} and {tuple(codebook_kd.shape)}"
@@ -175,9 +169,7 @@ def _search(x_nd: Tensor, found: Scoring, way: str) -> Search:
     """The function that searches these latents."""
     ways = available_ways(x_nd)
     if way == "auto":
-        asked = os.environ.get(WAY_VARIABLE, "auto")
-        if asked not in WAYS:
-            raise ValueError(f"{WAY_VARIABLE} must be one of {WAYS}, got {asked!r}")
+        asked = one_of(WAY_VARIABLE, os.environ.get(WAY_VARIABLE, "auto"), WAYS)
         by_device = fastest(ways, x_nd, found) if x_nd.device.type == "cuda" else next(iter(ways))
         return ways[asked if asked in ways else by_device]
     if way not in ways:
@@ -228,10 +220,6 @@ def _triton_search() -> ModuleType | None:
         return None
 
 
-EXPORTED_BLOCK_CODES = 1024
-"""Codes of one block in an exported graph, where a block has all latents."""
-
-
 def nearest_by_blocks(x_nd: Tensor, scoring: Scoring) -> Tensor:
     """Index of the highest score of every latent; float32 as precise as torch's matrix products are set to be."""
     return highest_by_blocks(scoring.centred(x_nd), scoring.weight_kd, scoring.penalty_k, beta=-0.5)
@@ -254,17 +242,14 @@ def highest_by_blocks_of_codes(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, 
 
     A loop in the graph, as blocks one after the other would all be computed, and kept, before the first is used.
     """
-    codes = len(weight_kd)
-    if codes <= EXPORTED_BLOCK_CODES:
+    if len(weight_kd) <= EXPORTED_BLOCK_CODES:
         return torch.addmm(bias_k, x_nd, weight_kd.t(), beta=beta).argmax(dim=1)
     from torch._higher_order_ops.scan import scan
 
-    blocks = -(-codes // EXPORTED_BLOCK_CODES)
-    missing = blocks * EXPORTED_BLOCK_CODES - codes
-    weight_bcd = F.pad(weight_kd, (0, 0, 0, missing)).unflatten(0, (blocks, EXPORTED_BLOCK_CODES))
-    never = -torch.inf if beta > 0 else torch.inf
-    bias_bc = F.pad(bias_k, (0, missing), value=never).unflatten(0, (blocks, EXPORTED_BLOCK_CODES))
-    start_b = torch.arange(blocks, device=x_nd.device) * EXPORTED_BLOCK_CODES
+    missing, never = -len(weight_kd) % EXPORTED_BLOCK_CODES, -torch.inf if beta > 0 else torch.inf
+    weight_bcd = F.pad(weight_kd, (0, 0, 0, missing)).unflatten(0, (-1, EXPORTED_BLOCK_CODES))
+    bias_bc = F.pad(bias_k, (0, missing), value=never).unflatten(0, (-1, EXPORTED_BLOCK_CODES))
+    start_b = torch.arange(len(bias_bc), device=x_nd.device) * EXPORTED_BLOCK_CODES
 
     def better(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor, Tensor]) -> tuple[Any, Tensor]:
         weight_cd, bias_c, start = block
@@ -273,9 +258,7 @@ def highest_by_blocks_of_codes(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, 
         return (torch.maximum(score_n, best[0]), index_n), start.clone()
 
     none = (x_nd.new_full((len(x_nd),), -torch.inf), torch.zeros(len(x_nd), dtype=torch.int64, device=x_nd.device))
-    (_, index_n), _ = scan(better, none, (weight_bcd, bias_bc, start_b))
-    found: Tensor = index_n
-    return found
+    return cast("Tensor", scan(better, none, (weight_bcd, bias_bc, start_b))[0][1])
 
 
 FAR = 2.0**32
@@ -300,10 +283,8 @@ def nearest_by_faiss(x_nd: Tensor, scoring: Scoring) -> Tensor:
     latents, codes = compared_nd.contiguous().numpy(), scoring.weight_kd.contiguous().numpy()
     with _settings(faiss):
         distances_n1, indices_n1 = faiss.knn(latents, codes, 1)
-    indices_n = torch.from_numpy(indices_n1[:, 0])
-    far = ~(distances_n1[:, 0] < FAR)  # NaN too
-    if far.any():
-        far_n = torch.from_numpy(far)
+    indices_n, far_n = torch.from_numpy(indices_n1[:, 0]), torch.from_numpy(~(distances_n1[:, 0] < FAR))  # NaN too
+    if far_n.any():
         indices_n[far_n] = nearest_by_blocks(x_nd[far_n], scoring)
     return indices_n
 
@@ -354,29 +335,26 @@ def fastest(ways: Mapping[str, Search], x_nd: Tensor, scoring: Scoring) -> str:
     TensorFloat-32, which is not precise enough to search with.
     """
     preferred, codes = next(iter(ways)), len(scoring.weight_kd)
-    fixed = torch.are_deterministic_algorithms_enabled() or torch.backends.cuda.matmul.allow_tf32
-    if len(ways) == 1 or fixed:
+    if len(ways) == 1 or torch.are_deterministic_algorithms_enabled() or torch.backends.cuda.matmul.allow_tf32:
         return preferred
     # One class: the device, latents and codes up to the next power of two, and the dimension.
     shape = str(x_nd.device), (len(x_nd) - 1).bit_length(), (codes - 1).bit_length(), x_nd.shape[1]
-    if shape in _remembered:
-        return _remembered[shape]
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        return preferred
-    best = {name: _milliseconds(partial(way, x_nd, scoring), x_nd.device) for name, way in ways.items()}
-    quickest = min(best, key=lambda name: best[name])
-    _remembered[shape] = quickest if best[quickest] < MARGIN * best[preferred] else preferred
+    if shape not in _remembered:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return preferred
+        best = {name: _milliseconds(partial(way, x_nd, scoring), x_nd.device) for name, way in ways.items()}
+        quickest = min(best, key=lambda name: best[name])
+        _remembered[shape] = quickest if best[quickest] < MARGIN * best[preferred] else preferred
     return _remembered[shape]
 
 
 def _milliseconds(call: Callable[[], Tensor], device: torch.device) -> float:
     """The best of a few rounds, after one that compiles and warms up."""
-    call()
-    best = float("inf")
-    for _ in range(ROUNDS):
+    seconds = []
+    for _ in range(1 + ROUNDS):
         torch.cuda.synchronize(device)
         start = time.perf_counter()
         call()
         torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return 1e3 * best
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * min(seconds[1:])

@@ -60,8 +60,7 @@ def _gumbel_grad_op(
     z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, seed: Tensor, grad_nv: Tensor, tau: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     noise = _noise_keys(z_nd, weight_kd, seed)
-    grads = _zeros(z_nd, weight_kd, bias_k)
-    codebook_grad_kv = torch.zeros_like(codebook_kv)
+    grads, codebook_grad_kv = _zeros(z_nd, weight_kd, bias_k), torch.zeros_like(codebook_kv)
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
         p_bk = _noisy_logits(rows, z_nd, weight_kd, bias_k, noise).div_(tau).softmax(dim=1)
         codebook_grad_kv.addmm_(p_bk.t(), grad_nv[rows])
@@ -155,26 +154,20 @@ def _index_op(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tenso
 
 @operator("index_softmax_backward", lambda *given: _empty(*given[:2]))
 def _index_grad_op(
-    z_nd: Tensor,
-    codebook_kd: Tensor,
-    share_n: Tensor,
-    indices_n: Tensor,
-    grad_nd: Tensor,
-    mean_grad_k: Tensor,
-    entropy_grad: Tensor,
+    z_nd: Tensor, codes_kd: Tensor, share_n: Tensor, indices_n: Tensor, grad_nd: Tensor, mean_grad_k: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor]:
     # By l the slope of the mixture is g·c_k, that of the entropy -share·log p_k = -share·z·c_k + a constant, which the
     # softmax's own derivative removes, that of the mean share·grad_k: all of it is one product.
-    pull_nv = torch.cat([torch.addcmul(grad_nd, z_nd, share_n[:, None] * entropy_grad, value=-1), share_n[:, None]], 1)
-    pulled_kv = torch.cat([codebook_kd, mean_grad_k[:, None]], dim=1)
-    z_grad_nd = torch.empty_like(z_nd)
-    codebook_grad_kd = torch.zeros_like(codebook_kd).index_add_(0, indices_n, grad_nd)
-    for rows in row_blocks(len(z_nd), len(codebook_kd), z_nd.device):
-        p_bk = (z_nd[rows] @ codebook_kd.t()).softmax(dim=1)
+    # The gradient of the entropy is h.
+    pull_nv = torch.cat([torch.addcmul(grad_nd, z_nd, share_n[:, None] * h, value=-1), share_n[:, None]], dim=1)
+    pulled_kv = torch.cat([codes_kd, mean_grad_k[:, None]], dim=1)
+    z_grad_nd, codes_grad_kd = torch.empty_like(z_nd), torch.zeros_like(codes_kd).index_add_(0, indices_n, grad_nd)
+    for rows in row_blocks(len(z_nd), len(codes_kd), z_nd.device):
+        p_bk = (z_nd[rows] @ codes_kd.t()).softmax(dim=1)
         slope_bk = torch._softmax_backward_data(pull_nv[rows] @ pulled_kv.t(), p_bk, 1, p_bk.dtype)
-        torch.mm(slope_bk, codebook_kd, out=z_grad_nd[rows])
-        codebook_grad_kd.addmm_(slope_bk.t(), z_nd[rows])
-    return z_grad_nd, codebook_grad_kd
+        torch.mm(slope_bk, codes_kd, out=z_grad_nd[rows])
+        codes_grad_kd.addmm_(slope_bk.t(), z_nd[rows])
+    return z_grad_nd, codes_grad_kd
 
 
 def _noise_keys(z_nd: Tensor, weight_kd: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,8 +198,7 @@ def _accumulate(
 ROW, COLUMN, SEED, SPREAD = 0x2545F4914F6CDD1D, 0x6A09E667F3BCC909, 0x3C6EF372FE94F82B, 0x1F83D9ABFB41BD6B
 """Odd numbers without pattern, by which places and seeds are told apart."""
 
-FIRST, SECOND = 0x2C1B3C6D, 0x297A2D39
-"""Odd numbers of 30 bits, by whose products the bits of two keys are mixed."""
+FIRST, SECOND = 0x2C1B3C6D, 0x297A2D39  # odd numbers of 30 bits, by whose products the bits of two keys are mixed
 
 
 def keys(count: int, seed: Tensor, kind: int) -> Tensor:

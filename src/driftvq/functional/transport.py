@@ -62,7 +62,7 @@ def _roots(matrix_dd: Tensor) -> tuple[Tensor, Tensor]:
 def wasserstein_loss(codebook_kd: Tensor, target: Gaussian) -> Tensor:
     """``W²`` between the Gaussian of the codes and a fixed one.
 
-    The gradient is known without differentiating matrix roots: ``2/k · (c - (ν + A (c - μ)))``, each code's way to
+    Its gradient is known without differentiating matrix roots: ``2/k · (c - (ν + A (c - μ)))``, each code's way to
     where the optimal map would carry it.
     """
     codes_kd = codebook_kd.detach()

@@ -14,9 +14,7 @@ from driftvq.functional import count_codes, perplexity
 from driftvq.quantizers import EMAVQ, VQ, FactorizedVQ, Quantizer, SimVQ
 from driftvq.quantizers.codebook import CodebookOptions
 
-RECENT_STEPS = 100
-"""Training steps over which usage is reported."""
-
+RECENT_STEPS = 100  # training steps over which usage is reported
 PROJECTION_KEYS = ("project_in.weight", "project_in.bias", "project_out.weight", "project_out.bias")
 
 Loaded = TypeVar("Loaded", bound=Quantizer)

@@ -20,8 +20,7 @@ MOST_CANDIDATES = 512
 """Latents of a batch, of all processes, among which anchors are looked for: a search of all of them would double the
 cost of a step, and few codes move at all once training is under way."""
 
-NARROWNESS, OFFSET = 10.0, 1e-3
-"""In ``α = exp(-10 K n / (1-γ) - 0.001)``, as the paper has them."""
+NARROWNESS, OFFSET = 10.0, 1e-3  # in ``α = exp(-10 K n / (1-γ) - 0.001)``, as the paper has them
 
 
 class AnchoredCodes(TrainedCodes):

@@ -12,15 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-AT_ONCE = frozenset({"cpu"})
-"""Devices whose numbers Python can see without waiting for them."""
+AT_ONCE = frozenset({"cpu"})  # devices whose numbers Python can see without waiting for them
 
 ANY_SCALE, OWN_SCALE = (0.0, math.inf), (1e-6, 1e6)
 """Magnitudes of latents between which a method can tell them apart: where its codes go where the latents are, and where
 the codes have a scale of their own, near 1."""
 
-SAMPLED = 64
-"""Numbers by which the scale of a batch is told."""
+SAMPLED = 64  # numbers by which the scale of a batch is told
 
 
 class FiniteCheck:

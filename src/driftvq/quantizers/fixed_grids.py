@@ -19,8 +19,7 @@ from driftvq.quantizers.distributed import mean_over_processes
 from driftvq.quantizers.quantizer import Quantizer, register
 from driftvq.quantizers.steps import Call, Selection
 
-BOUND_MARGIN = 1e-3
-"""How far the bound reaches past the outermost levels, so that they can be reached at all."""
+BOUND_MARGIN = 1e-3  # how far the bound reaches past the outermost levels, so that they can be reached at all
 
 
 @register("fsq")

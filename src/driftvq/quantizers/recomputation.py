@@ -14,14 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MOST_CALLS = 4
-"""Training calls of one quantizer that may wait for their gradients at the same time."""
-
-SAMPLED = 64
-"""Numbers of the latents by which a call is recognised."""
-
-SAME_LATENTS = 0.05
-"""By how much these may differ, computed a second time, as a share of the largest."""
+MOST_CALLS = 4  # training calls of one quantizer that may wait for their gradients at the same time
+SAMPLED = 64  # numbers of the latents by which a call is recognised
+SAME_LATENTS = 0.05  # by how much these may differ, computed a second time, as a share of the largest
 
 
 def recomputing() -> bool:

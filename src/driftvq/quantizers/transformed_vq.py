@@ -26,8 +26,7 @@ from driftvq.quantizers.finite import is_seen_at_once, is_traced
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.trans_vq import TransformName
 
-WIDTH, MLP_RATIO = 256, 2
-"""The published network's sizes."""
+WIDTH, MLP_RATIO = 256, 2  # the published network's sizes
 
 NAMES = {"frozen_codebook": "base", "code_transform.": "transform."}
 """Beginnings of the authors' names, and of ours in the codebook."""

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-MOST_PER_ROUND = 0.25
-"""Share of the codes that are split before it is looked again which are the busiest."""
+MOST_PER_ROUND = 0.25  # share of the codes that are split before it is looked again which are the busiest
 
 STEP_SHARE = 0.1
 """How far from its parent a new code starts at most, in distances of the parent to its nearest neighbour: near, so that

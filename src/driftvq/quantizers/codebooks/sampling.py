@@ -11,8 +11,7 @@ from torch import Tensor
 
 from driftvq.quantizers.distributed import by_process, sum_over_processes, world_size
 
-PLACES = 1024
-"""Free codes that are filled at most at once."""
+PLACES = 1024  # free codes that are filled at most at once
 
 GOLDEN, CYCLE = 0.6180339887498949, 4096
 """Multiples of the golden ratio fall into the unit interval more evenly than random numbers; so many are told apart."""

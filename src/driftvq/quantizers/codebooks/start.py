@@ -148,8 +148,7 @@ class KMeansStart(nn.Module):
 
 
 _NUMBERS = count()
-_STARTS: WeakValueDictionary[int, KMeansStart] = WeakValueDictionary()
-"""By number, which an operator can take."""
+_STARTS: WeakValueDictionary[int, KMeansStart] = WeakValueDictionary()  # by number, which an operator can take
 
 
 @torch.library.custom_op("driftvq::start_codes", mutates_args=("finished",))
