@@ -45,7 +45,6 @@ class CodebookQuantizer(Quantizer):
     gives it to :meth:`_own`.
 
     Args:
-        dim, codebook_size, codebook_dim, channel_first: see :class:`Quantizer`.
         commitment_weight: β, the weight of the term that draws the encoder to the codes.
         estimator: how the gradient passes: ``"straight_through"``, ``"rotation"``, ``"modified"``, ``"gumbel"``, or an
             :class:`Estimator`.
@@ -55,10 +54,8 @@ class CodebookQuantizer(Quantizer):
     """
 
     metric: ClassVar[Metric] = "l2"
-    restart_after: int = 0
-    """In training, a code that was not selected for so many steps moves to a random latent; 0: none does."""
-    rows_per_code: ClassVar[dict[str, Rule]] = {"code_age": copied}
-    """Buffers with a row per code, and how each grows with the codebook."""
+    restart_after: int = 0  # in training, a code not selected for so many steps moves to a random latent; 0: none does
+    rows_per_code: ClassVar[dict[str, Rule]] = {"code_age": copied}  # buffers with a row per code, and how each grows
     book: Codebook
 
     def __init__(
@@ -127,11 +124,8 @@ class CodebookQuantizer(Quantizer):
         """Add codes by splitting the busiest cells; every index goes on meaning the same code.
 
         The distortion of a batch can only fall. With several processes, call it in all of them at the same step; where
-        the codes are a parameter, wrap the model in ``DistributedDataParallel`` again afterwards.
-
-        Args:
-            new_size: codes afterwards.
-            optimizer: the one that trains the codebook, if one does: what it knows about the codes grows with them.
+        the codes are a parameter, wrap the model in ``DistributedDataParallel`` again afterwards. What an optimizer
+        that trains the codebook knows about the codes grows with them.
         """
         self.check_growth(new_size)
         old_size, busyness_k = self.codebook_size, self.book.busyness()
@@ -182,11 +176,8 @@ class CodebookQuantizer(Quantizer):
             self._start_(z_nd, call.valid)
         z_nd = self.to_code_space(z_nd)
         codebook_kd = self.codebook
-        if call.trains:
-            with torch.enable_grad():  # cast codes still say that they learn, where a checkpoint runs without gradients
-                codebook_kd = codebook_kd.to(z_nd.dtype)
-        else:
-            codebook_kd = codebook_kd.to(z_nd.dtype).detach()
+        with torch.enable_grad():  # cast codes still say that they learn, where a checkpoint runs without gradients
+            codebook_kd = codebook_kd.to(z_nd.dtype) if call.trains else codebook_kd.detach().to(z_nd.dtype)
         match = self.book.match(z_nd, codebook_kd, call.valid, call.choices)
         terms = {"commitment": masked_mse(z_nd, match.codes.detach(), call.valid)}
         loss = self.commitment_weight * terms["commitment"]
@@ -236,7 +227,5 @@ class CodebookQuantizer(Quantizer):
     @torch.no_grad()
     def _start_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
         codes_kd, made = self.start(z_nd, valid_n)
-        tensors = list(self.book.buffers())
-        if isinstance(self.book.stored, nn.Parameter):
-            tensors.append(self.book.stored)
-        change_where_(made, tensors, lambda: self.book.set_(codes_kd))
+        learned = [self.book.stored] if isinstance(self.book.stored, nn.Parameter) else []
+        change_where_(made, [*self.book.buffers(), *learned], lambda: self.book.set_(codes_kd))

@@ -118,9 +118,7 @@ def is_sharded(parameter: nn.Parameter) -> bool:
     from torch.distributed import _composable_state
 
     states = [ref() for ref in getattr(_composable_state, "_module_state_mapping", {}).values()]
-    groups = [group for state in states for group in getattr(state, "_fsdp_param_groups", ())]
-    groups += [
-        getattr(state, "_fsdp_param_group", None) for state in states if not hasattr(state, "_fsdp_param_groups")
-    ]
+    one = [(getattr(state, "_fsdp_param_group", None),) for state in states]  # where there are no several of a module
+    groups = [g for state, own in zip(states, one, strict=True) for g in getattr(state, "_fsdp_param_groups", own)]
     sharded = [own for group in groups for own in getattr(group, "fsdp_params", ())]
     return any(getattr(own, "_unsharded_param", None) is parameter for own in sharded)

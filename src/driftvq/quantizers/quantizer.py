@@ -48,18 +48,13 @@ class Quantizer(nn.Module):
         step: int64, training steps so far.
     """
 
-    training_state: ClassVar[tuple[str, ...]] = ("code_age", "step")
-    """Buffers that say how training goes on and change nothing in evaluation."""
+    training_state: ClassVar[tuple[str, ...]] = ("code_age", "step")  # says how training goes on, idle in evaluation
     code_age: Tensor
     step: Tensor
-    fixed_grid: ClassVar[bool] = False
-    """Whether the codes have a scale of their own, which nothing adapts to the latents."""
-    own_scale: ClassVar[bool] = False
-    """Whether codes or scores are near 1 by nature, on a grid or not, so that latents must be so too."""
-    level: int | None = None
-    """Which level of a residual this is, from 0, where that decides the scale of a fixed grid."""
-    sees_neighbours = False
-    """Whether what a position gets depends on the positions around it."""
+    fixed_grid: ClassVar[bool] = False  # whether the codes have a scale that nothing adapts to the latents
+    own_scale: ClassVar[bool] = False  # whether codes or scores are near 1 by nature, so that latents must be so too
+    level: int | None = None  # which level of a residual this is, from 0, if that decides the scale of a fixed grid
+    sees_neighbours = False  # whether what a position gets depends on the positions around it
     indices_per_position = 0
     """Size of the last dimension of the indices, or 0 when a position has one index and no such dimension."""
 
@@ -125,7 +120,6 @@ class Quantizer(nn.Module):
     @with_whole_parameters
     def indices_to_codes(self, indices: Tensor) -> Tensor:
         """What ``forward`` gave for these indices, in the same layout; index -1 gives zeros."""
-        self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
         return self._unflatten(self._decode(flat, shape), shape)
 
@@ -134,7 +128,6 @@ class Quantizer(nn.Module):
     @with_whole_parameters
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """Codes before the output projection, channel last, as vector-quantize-pytorch means them."""
-        self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
         return torch.where(any_valid(flat), self._lookup_at(flat, shape), 0).reshape(*shape, self.codebook_dim)
 
@@ -197,9 +190,9 @@ class Quantizer(nn.Module):
         if lens is not None:
             mask = mask_of_lens(x, mask, lens, self.channel_first)
         channel_last = x.movedim(1, -1) if self.channel_first else x
-        x_nd, shape = channel_last.reshape(-1, self.dim), channel_last.shape[:-1]
-        valid_n = None if mask is None else mask.flatten()
-        if valid_n is not None:
+        x_nd, shape, valid_n = channel_last.reshape(-1, self.dim), channel_last.shape[:-1], None
+        if mask is not None:
+            valid_n = mask.flatten()
             x_nd = torch.where(valid_n[:, None], x_nd, 0)
         self._check_finite(x_nd, self._scale)
         if self.training and world_size() > 1 and not self._agreed:
@@ -303,6 +296,10 @@ class Quantizer(nn.Module):
         return x.movedim(-1, 1).contiguous() if self.channel_first else x
 
     def _flatten_indices(self, indices: Tensor) -> tuple[Tensor, torch.Size]:
+        """Checked indices of all positions, and the positions' shape."""
+        self._check_indices(indices)
+        if self.indices_per_position:
+            return indices.flatten(end_dim=-2), indices.shape[:-1]
         return indices.flatten(), indices.shape
 
     def _check_latents(self, x: Tensor, mask: Tensor | None) -> None:
@@ -334,10 +331,9 @@ class Quantizer(nn.Module):
             raise ValueError(f"indices must be integers, got {indices.dtype}")
         if torch.compiler.is_compiling() or indices.numel() == 0:
             return
-        low, high = int(indices.min()), int(indices.max())
-        if low < -1 or high >= self.codebook_size:
-            wrong = low if low < -1 else high
-            raise ValueError(f"indices must lie between -1 (masked) and {self.codebook_size - 1}, got {wrong}")
+        low, high, last = int(indices.min()), int(indices.max()), self.codebook_size - 1
+        if low < -1 or high > last:
+            raise ValueError(f"indices must lie between -1 (masked) and {last}, got {low if low < -1 else high}")
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training or evaluation; statistics that were loaded in half precision are raised to float32."""

@@ -93,7 +93,6 @@ class ResidualVQ(CompositeQuantizer):
     @with_whole_parameters
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """What each level adds, before the output projection: ``(q, …, codebook_dim)``, whose sum is the code."""
-        self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
         return torch.stack([codes_nd.reshape(*shape, self.codebook_dim) for codes_nd in self._codes(flat, shape)])
 
@@ -114,9 +113,8 @@ class ResidualVQ(CompositeQuantizer):
             levels_run.append(self._level(level, residual_nd, own))
             residual_nd = residual_nd - levels_run[-1][1].detach()
         steps, codes, indices = zip(*levels_run, strict=True)
-        total_nd, loss = codes[0], steps[0].selection.loss
-        for step, codes_nd in zip(steps[1:], codes[1:], strict=True):
-            total_nd, loss = total_nd + codes_nd, loss + step.selection.loss
+        loss = sum((step.selection.loss for step in steps[1:]), steps[0].selection.loss)
+        total_nd = sum(codes[1:], codes[0])
         # The value is the sum, the gradient the mean.
         mean_nd = total_nd / (levels if kept is None else kept[:, None])
         quantized_nd = total_nd.detach() + (mean_nd - mean_nd.detach())
@@ -147,9 +145,8 @@ class ResidualVQ(CompositeQuantizer):
             raise ValueError(f"{type(self).__name__} searches no beams: beam_size must be 1, got {size}")
         for quantizer in self._inner() if size > 1 else ():
             if not isinstance(quantizer, CodebookQuantizer) or not quantizer.book.takes_choices:
-                raise ValueError(
-                    f"{type(quantizer).__name__} takes its nearest code only: beam_size must be 1, got {size}"
-                )
+                name = type(quantizer).__name__
+                raise ValueError(f"{name} takes its nearest code only: beam_size must be 1, got {size}")
 
     def _choices(self, z_nd: Tensor, kept: Tensor | None, levels: int) -> Sequence[Tensor | None]:
         """The codes of each level ``(n,)`` that a beam search finds, or found if the call is recomputed."""
@@ -179,9 +176,8 @@ class ResidualVQ(CompositeQuantizer):
                 error_nbc[:, :, 1:] = torch.where(used[..., 0], error_nbc[:, :, 1:], torch.inf)
             most = min(self.beam_size, error_nbc[0].numel()) if len(z_nd) else 1
             best = error_nbc.flatten(1).topk(most, dim=1, largest=False).indices
-            candidates = found.shape[1]
             left_nbd = left.flatten(1, 2).gather(1, best[..., None].expand(-1, -1, dim))
-            before = paths_nbq.gather(1, (best // candidates)[..., None].expand(-1, -1, level))
+            before = paths_nbq.gather(1, (best // found.shape[1])[..., None].expand(-1, -1, level))
             chosen = found.reshape(len(z_nd), -1).gather(1, best) if len(z_nd) else best
             paths_nbq = torch.cat([before, chosen[..., None]], dim=2)
         return list(paths_nbq[:, 0].unbind(dim=1))
@@ -197,8 +193,7 @@ class ResidualVQ(CompositeQuantizer):
     def _kept_levels(self, z_nd: Tensor, call: Call, levels: int) -> Tensor:
         """How many levels each latent uses ``(n,)``."""
         samples = call.positions[0] if self.dropout_per == "sample" else 1
-        lowest = min(self.dropout_min_levels, levels)
-        kept = torch.randint(lowest, levels + 1, (samples,), device=z_nd.device)
+        kept = torch.randint(min(self.dropout_min_levels, levels), levels + 1, (samples,), device=z_nd.device)
         kept = (kept + self.dropout_multiple_of - 1) // self.dropout_multiple_of * self.dropout_multiple_of
         dropped = torch.rand(samples, device=z_nd.device) < self.quantizer_dropout
         kept = torch.where(dropped, kept, levels).clamp(max=levels)
@@ -210,13 +205,7 @@ class ResidualVQ(CompositeQuantizer):
         return levels
 
     def _check_width(self, indices: Tensor) -> None:
-        width = indices.shape[-1] if indices.ndim else 0
-        if width % self.indices_per_part or not 0 < width <= self.indices_per_position:
-            allowed = range(self.indices_per_part, self.indices_per_position + 1, self.indices_per_part)
-            raise ValueError(
-                f"indices must end in a dimension of {', '.join(map(str, allowed))} for 1 to {self.parts} levels, "
-                f"got shape {tuple(indices.shape)}"
-            )
-
-
-INTERPOLATIONS = ("linear", "bilinear", "trilinear")
+        allowed = range(self.indices_per_part, self.indices_per_position + 1, self.indices_per_part)
+        if indices.ndim == 0 or indices.shape[-1] not in allowed:
+            end = f"a dimension of {', '.join(map(str, allowed))} for 1 to {self.parts} levels"
+            raise ValueError(f"indices must end in {end}, got shape {tuple(indices.shape)}")

@@ -33,53 +33,34 @@ class LossTerms(NamedTuple):
 
 
 class Call(NamedTuple):
-    """How latents ``(n, d)`` come to a method.
+    """How latents ``(n, d)`` come to a method."""
 
-    Attributes:
-        positions: their shape without channels, the batch first: ``(b, …)`` with product n.
-        valid: boolean ``(n,)``, which latents count; None: all.
-        trains: whether the loss may send the codes a gradient.
-        learns: whether the call changes what training changes by itself; not if it is recomputed for its gradient.
-        levels: how many levels of a residual to use; None: all.
-        choices: codes to take instead of the nearest ones ``(n,)``.
-    """
-
-    positions: torch.Size
-    valid: Tensor | None
-    trains: bool
-    learns: bool
-    levels: int | None
-    choices: Tensor | None = None
+    positions: torch.Size  # their shape without channels, the batch first: ``(b, …)`` with product n
+    valid: Tensor | None  # which latents count, boolean ``(n,)``; None: all
+    trains: bool  # whether the loss may send the codes a gradient
+    learns: bool  # whether it changes what training changes by itself; not if it is recomputed for its gradient
+    levels: int | None  # how many levels of a residual to use; None: all
+    choices: Tensor | None = None  # codes to take instead of the nearest ones ``(n,)``
 
 
 class Selection(NamedTuple):
-    """What a method makes of a batch of latents, before projection and layout.
-
-    ``lesson`` is what the codes learn from it; None where others do the learning. Its winners differ from ``indices``
-    where those are sampled. ``terms`` are those of the loss, unweighted, by their names in :class:`LossTerms`;
-    ``parts`` is what the inner quantizers of a composite did, ``absent`` what those did, with no latents, that the call
-    leaves out and other processes may use.
-    """
+    """What a method makes of a batch of latents, before projection and layout."""
 
     quantized: Tensor
     indices: Tensor
     loss: Tensor
-    lesson: Lesson | None
-    terms: dict[str, Tensor] | None = None
-    parts: tuple["Step", ...] = ()
-    absent: tuple["Step", ...] = ()
+    lesson: Lesson | None  # what codes learn, where others do not; its winners are no ``indices`` that were sampled
+    terms: dict[str, Tensor] | None = None  # of the loss, unweighted, by their names in LossTerms
+    parts: tuple["Step", ...] = ()  # what the inner quantizers of a composite did
+    absent: tuple["Step", ...] = ()  # and, with no latents, those that this process leaves out and others may use
 
 
 class Step(NamedTuple):
-    """What a quantizer did with a batch.
+    """What a quantizer did with a batch."""
 
-    ``quantized (n, dim)`` and ``indices`` are projected back and masked; ``latents (n, codebook_dim)`` are as the
-    method saw them, ``selection`` is what it chose.
-    """
-
-    quantized: Tensor
+    quantized: Tensor  # projected back and masked, ``(n, dim)``
     indices: Tensor
-    latents: Tensor
+    latents: Tensor  # as the method saw them, ``(n, codebook_dim)``
     selection: Selection
     call: Call
 

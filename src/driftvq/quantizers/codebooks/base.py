@@ -22,36 +22,24 @@ def row_weights(x_nd: Tensor, valid_n: Tensor | None) -> Tensor:
 
 
 class Match(NamedTuple):
-    """The code of each latent: the nearest codes ``(n,)``, and the same as vectors ``(n, d)``.
+    """The code of each latent."""
 
-    Attributes:
-        loss: the term that trains the codebook, if a gradient does.
-        seen: what the codebook has made of the latents already and needs again to learn from them.
-        valid: which latents count, boolean ``(n,)``; None: all.
-    """
-
-    winners: Tensor
-    codes: Tensor
-    loss: Tensor | None = None
-    seen: Any = None
-    valid: Tensor | None = None
+    winners: Tensor  # the nearest codes ``(n,)``
+    codes: Tensor  # the same as vectors ``(n, d)``
+    loss: Tensor | None = None  # the term that trains the codebook, if a gradient does
+    seen: Any = None  # what the codebook has made of the latents already and needs again to learn from them
+    valid: Tensor | None = None  # which latents count, boolean ``(n,)``; None: all
 
 
 class Lesson(NamedTuple):
-    """What a training step shows: latents ``(n, d)``, and the codes that learn from them ``(n,)``.
+    """What a training step shows; ``valid`` and ``seen`` are those of :class:`Match`."""
 
-    Attributes:
-        valid, seen: see :class:`Match`.
-        step: number of the step, an int64 scalar that is the same in every process: random choices are drawn from it.
-        teaches: whether codes move by it; a step whose latents made the codebook has nothing more to teach.
-    """
-
-    latents: Tensor
-    winners: Tensor
+    latents: Tensor  # ``(n, d)``
+    winners: Tensor  # the codes that learn from them ``(n,)``
     valid: Tensor | None
-    step: Tensor
+    step: Tensor  # its number, an int64 scalar, the same in every process: random choices are drawn from it
     seen: Any = None
-    teaches: bool = True
+    teaches: bool = True  # whether codes move by it; latents that made the codebook have nothing more to teach
 
     @property
     def weight(self) -> Tensor:
@@ -67,8 +55,7 @@ class Lesson(NamedTuple):
 
     def counts(self, codebook_size: int) -> Tensor:
         """How many latents of all processes each code was nearest to ``(k,)``."""
-        counts_k = self.latents.new_zeros(codebook_size).index_add_(0, self.winners, self.weight)
-        return sum_over_processes(counts_k)[0]
+        return sum_over_processes(self.latents.new_zeros(codebook_size).index_add_(0, self.winners, self.weight))[0]
 
     def sums(self, codebook_size: int) -> tuple[Tensor, Tensor, Tensor]:
         """The :meth:`counts`, the sums of these latents ``(k, d)``, and how many each process has ``(r,)``.
@@ -87,27 +74,18 @@ class Lesson(NamedTuple):
 
 
 class Codebook(nn.Module):
-    """Holds K codes; the module's call gives those in use, ``(k, d)``.
+    """Holds K codes; the module's call gives those in use, ``(k, d)``."""
 
-    Attributes:
-        rows_per_code: parameters and buffers with a row per code, and how each grows with the codebook.
-        training_state: buffers that say how training goes on and change nothing in evaluation.
-        by_gradient: whether an optimizer moves the codes.
-        takes_choices: whether :meth:`match` can be told the codes instead of searching the nearest.
-        leaves_out: whether latents that are not finite move nothing, without a mask.
-    """
-
-    rows_per_code: ClassVar[dict[str, Rule]] = {}
-    training_state: ClassVar[tuple[str, ...]] = ()
-    by_gradient: ClassVar[bool] = False
-    takes_choices: ClassVar[bool] = True
-    leaves_out: bool = False
+    rows_per_code: ClassVar[dict[str, Rule]] = {}  # parameters and buffers with a row per code, and how each grows
+    training_state: ClassVar[tuple[str, ...]] = ()  # buffers that say how training goes on, idle in evaluation
+    by_gradient: ClassVar[bool] = False  # whether an optimizer moves the codes
+    takes_choices: ClassVar[bool] = True  # whether `match` can be told the codes instead of searching the nearest
+    leaves_out: bool = False  # whether latents that are not finite move nothing, without a mask
     codes: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: set[str] = set()
-        """Parameters that an optimizer would train if the codebook were not frozen; a loader may replace them."""
+        self._held: set[str] = set()  # parameters that were trained before the codebook was frozen
 
     def forward(self) -> Tensor:
         """The codes in use."""
