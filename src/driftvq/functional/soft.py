@@ -119,6 +119,11 @@ def _soft_usage_grad_op(
     return grads
 
 
+def entropies(p: Tensor) -> Tensor:
+    """``-p log p``; not special.entr, whose slope at exactly 0 is infinite."""
+    return -(p * p.clamp(min=torch.finfo(p.dtype).tiny).log())
+
+
 def index_softmax(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The code of the highest ``z·c_k``, with the gradient of the soft choice among all of them.
 

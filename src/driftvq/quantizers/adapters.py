@@ -5,7 +5,7 @@ index per position. The codecs of audio are in :mod:`driftvq.quantizers.codec_ad
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar, Unpack
+from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,17 @@ class ImageAdapter(nn.Module):
 
 
 class TamingQuantizer(ImageAdapter):
-    """Made by :func:`as_taming`."""
+    """A quantizer for taming, latent-diffusion and diffusers, whose ``VQModel`` takes it as its ``quantize``.
+
+    ``one_hot`` is always None, as in their newer versions. Their β stands on the codebook's term unless
+    ``legacy=False``; here it stands on the encoder's.
+
+    >>> from driftvq import VQ
+    >>> q = as_taming(VQ(dim=4, codebook_size=16, channel_first=True))
+    >>> z_q, loss, (perplexity, one_hot, indices) = q(torch.randn(2, 4, 8, 8))
+    >>> indices.shape, q.get_codebook_entry(indices, (2, 8, 8, 4)).shape
+    (torch.Size([128]), torch.Size([2, 4, 8, 8]))
+    """
 
     def forward(self, z: Tensor, temp: float | None = None) -> tuple[Tensor, Tensor, tuple[Tensor, None, Tensor]]:
         """Latents ``b c h w`` to quantised latents, loss, and (perplexity of the batch, None, flat indices).
@@ -81,28 +91,17 @@ class TamingQuantizer(ImageAdapter):
         return z_q, loss, (used, None, indices.flatten())
 
 
-def as_taming(vq: Quantizer) -> TamingQuantizer:
-    """A quantizer for taming, latent-diffusion and diffusers, whose ``VQModel`` takes it as its ``quantize``.
-
-    ``one_hot`` is always None, as in their newer versions. Their β stands on the codebook's term unless
-    ``legacy=False``; here it stands on the encoder's.
-
-    >>> from driftvq import VQ
-    >>> q = as_taming(VQ(dim=4, codebook_size=16, channel_first=True))
-    >>> z_q, loss, (perplexity, one_hot, indices) = q(torch.randn(2, 4, 8, 8))
-    >>> indices.shape, q.get_codebook_entry(indices, (2, 8, 8, 4)).shape
-    (torch.Size([128]), torch.Size([2, 4, 8, 8]))
-    """
-    return TamingQuantizer(vq)
-
-
 class LlamaGenQuantizer(ImageAdapter):
-    """Made by :func:`as_llamagen`."""
+    """A quantizer for LlamaGen's ``VQModel``, as its ``quantize``.
+
+    ``z_q, (codebook, commitment, entropy, usage), (perplexity, one_hot, indices) = q(z)``: the first three are weighted
+    and add up to the quantizer's loss, in evaluation too, where theirs are None; ``perplexity`` and ``one_hot`` are
+    None, as theirs.
+    """
 
     def forward(self, z: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor], tuple[None, None, Tensor]]:
         """Latents ``b c h w`` to quantised latents, the parts of the loss with the usage, and flat indices."""
-        details = self.vq.details(z)
-        weights = self.vq.term_weights
+        details, weights = self.vq.details(z), self.vq.term_weights
         commitment, codebook = weights[0] * details.terms.commitment, weights[1] * details.terms.codebook
         others = details.loss - codebook - commitment
         usage = (self.vq.code_age < self.vq.step.clamp(max=RECENT_STEPS)).float().mean()
@@ -115,16 +114,6 @@ class LlamaGenQuantizer(ImageAdapter):
         return self._entry(indices, shape, channels=1 if channel_first else 3, first=channel_first)
 
 
-def as_llamagen(vq: Quantizer) -> LlamaGenQuantizer:
-    """A quantizer for LlamaGen's ``VQModel``, as its ``quantize``.
-
-    ``z_q, (codebook, commitment, entropy, usage), (perplexity, one_hot, indices) = q(z)``: the first three are weighted
-    and add up to the quantizer's loss, in evaluation too, where theirs are None; ``perplexity`` and ``one_hot`` are
-    None, as theirs.
-    """
-    return LlamaGenQuantizer(vq)
-
-
 class LossBreakdown(NamedTuple):
     """The terms of the loss as SimVQ and Open-MAGVIT2 name them; the average probabilities are not computed."""
 
@@ -134,16 +123,13 @@ class LossBreakdown(NamedTuple):
     avg_probs: Tensor
 
 
-class BreakdownQuantizer(ImageAdapter):
-    """Made by :func:`as_simvq` and :func:`as_open_magvit2`: ``(z_q, emb_loss, indices), breakdown = q(z)``.
+class OpenMagvit2Quantizer(ImageAdapter):
+    """A quantizer for Open-MAGVIT2's ``VQModel``: ``(z_q, emb_loss, indices), breakdown = q(z)``.
 
-    Weighted, ``breakdown.commitment`` is the whole loss and ``emb_loss`` 0. Otherwise it is the commitment without a
-    weight, and ``emb_loss`` holds the other terms without theirs.
+    Its loss weights both by itself: ``breakdown.commitment``, and ``emb_loss``, which holds the other terms.
     """
 
-    def __init__(self, vq: Quantizer, weighted: bool) -> None:
-        super().__init__(vq)
-        self.weighted = weighted
+    weighted: ClassVar[bool] = False
 
     def forward(self, z: Tensor, temp: float | None = None, return_loss_breakdown: bool = True) -> Any:
         """Latents ``b c …`` to (quantised latents, loss, flat indices) and the breakdown; ``temp`` is ignored."""
@@ -157,14 +143,14 @@ class BreakdownQuantizer(ImageAdapter):
         return (found, LossBreakdown(zero, zero, commitment, zero)) if return_loss_breakdown else found
 
 
-def as_simvq(vq: Quantizer) -> BreakdownQuantizer:
-    """A quantizer for SimVQ's ``VQModel``, whose loss takes ``breakdown.commitment`` as it is: β is the quantizer's."""
-    return BreakdownQuantizer(vq, weighted=True)
+class SimVQQuantizer(OpenMagvit2Quantizer):
+    """A quantizer for SimVQ's ``VQModel``, which takes ``breakdown.commitment`` as it is: the whole loss, weighted."""
+
+    weighted = True
 
 
-def as_open_magvit2(vq: Quantizer) -> BreakdownQuantizer:
-    """A quantizer for Open-MAGVIT2's ``VQModel``, whose loss weights ``emb_loss`` and the commitment by itself."""
-    return BreakdownQuantizer(vq, weighted=False)
+as_taming, as_llamagen = TamingQuantizer, LlamaGenQuantizer
+as_open_magvit2, as_simvq = OpenMagvit2Quantizer, SimVQQuantizer
 
 
 def from_taming(state_dict: Mapping[str, Tensor], prefix: str | None = None, **options: Unpack[CodebookOptions]) -> VQ:
@@ -232,10 +218,8 @@ def _from_sim_vq(state_dict: Mapping[str, Tensor], **options: Any) -> SimVQ:
     base_kd, weight_dd = state_dict["frozen_codebook"], state_dict["code_transform.weight"]
     codebook_size, dim = base_kd.shape
     if tuple(weight_dd.shape) != (dim, dim):
-        raise ValueError(
-            f"code_transform.weight must be square and fit frozen_codebook {tuple(base_kd.shape)}, "
-            f"got {tuple(weight_dd.shape)}"
-        )
+        fit = f"be square and fit frozen_codebook {tuple(base_kd.shape)}"
+        raise ValueError(f"code_transform.weight must {fit}, got {tuple(weight_dd.shape)}")
     return _load_(SimVQ(dim, codebook_size, **options), {"book.base": base_kd, "book.transform.weight": weight_dd})
 
 

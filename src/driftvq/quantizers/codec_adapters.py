@@ -37,8 +37,7 @@ class CodecAdapter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passed: list[Passed] = []
-        """What training encoded, with gradients, since it last decoded or asked for the loss."""
+        self._passed: list[Passed] = []  # encoded in training, with gradients, since it last decoded or gave the loss
         self._complete = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -66,15 +65,18 @@ class CodecAdapter(nn.Module):
             return None
         self._complete = True
         for codes, quantized, _, version in reversed(self._passed):
-            if codes.shape != codes_bqt.shape or codes._version != version:  # they were written into since
-                continue
-            if codes.data_ptr() == codes_bqt.data_ptr() or torch.equal(codes, codes_bqt):  # the first asks no device
+            alike = codes.shape == codes_bqt.shape and codes._version == version  # else they were written into since
+            # The first asks no device.
+            if alike and (codes.data_ptr() == codes_bqt.data_ptr() or torch.equal(codes, codes_bqt)):
                 return quantized
         return None
 
 
 class EncodecQuantizer(CodecAdapter):
-    """Made by :func:`as_encodec`."""
+    """A quantizer for transformers' ``EncodecModel`` of so many latents per second.
+
+    ``model.quantizer = as_encodec(vq, model.config.frame_rate)``; in training add ``model.quantizer.loss``.
+    """
 
     def __init__(self, vq: ResidualVQ, frame_rate: float) -> None:
         super().__init__()
@@ -114,16 +116,11 @@ class EncodecQuantizer(CodecAdapter):
         return self.vq.indices_to_codes(codes_bqt.movedim(1, -1)) if known is None else known
 
 
-def as_encodec(vq: ResidualVQ, frame_rate: float) -> EncodecQuantizer:
-    """A quantizer for transformers' ``EncodecModel`` of so many latents per second.
-
-    ``model.quantizer = as_encodec(vq, model.config.frame_rate)``; in training add ``model.quantizer.loss``.
-    """
-    return EncodecQuantizer(vq, frame_rate)
-
-
 class MimiQuantizer(CodecAdapter):
-    """Made by :func:`as_mimi`."""
+    """Quantizers for transformers' ``MimiModel``: of the first levels, one in Mimi, and of the others.
+
+    Both see the same latents and their outputs add up. Training as with :class:`EncodecQuantizer`.
+    """
 
     def __init__(self, semantic: ResidualVQ, acoustic: ResidualVQ) -> None:
         super().__init__()
@@ -163,16 +160,12 @@ class MimiQuantizer(CodecAdapter):
         return quantized
 
 
-def as_mimi(semantic: ResidualVQ, acoustic: ResidualVQ) -> MimiQuantizer:
-    """Quantizers for transformers' ``MimiModel``: of the first levels, one in Mimi, and of the others.
-
-    Both see the same latents and their outputs add up. Training as with :func:`as_encodec`.
-    """
-    return MimiQuantizer(semantic, acoustic)
-
-
 class DacQuantizer(nn.Module):
-    """Made by :func:`as_dac`."""
+    """A quantizer for transformers' ``DacModel`` and descript's ``DAC``.
+
+    ``z_q, codes, latents, commitment_loss, codebook_loss = q(z, n_quantizers)``: the model weights the two losses, so
+    the quantizer's β does not count. With ``codebook_dim`` each level has its projections, as in DAC.
+    """
 
     def __init__(self, vq: ResidualVQ) -> None:
         super().__init__()
@@ -192,9 +185,8 @@ class DacQuantizer(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Quantise latents ``b c t`` by so many levels, in training too, where theirs would ignore it.
 
-        Returns:
-            Quantised latents ``b c t``, codes ``b q t``, projected latents ``b (q·d) t``, and two scalars without a
-            weight, which the model gives: the commitment, and whatever else trains the codebooks.
+        Returns quantised latents ``b c t``, codes ``b q t``, projected latents ``b (q·d) t``, and two scalars without a
+        weight, which the model gives: the commitment, and whatever else trains the codebooks.
         """
         details = self.vq.details(hidden_state, levels=n_quantizers)
         latents = torch.cat([part.latents for part in details.parts], dim=-1).movedim(-1, 1)
@@ -224,13 +216,7 @@ class DacQuantizer(nn.Module):
         return nearest(z_nd, quantizer.codebook, quantizer.metric).reshape(z.shape[:-1])
 
 
-def as_dac(vq: ResidualVQ) -> DacQuantizer:
-    """A quantizer for transformers' ``DacModel`` and descript's ``DAC``.
-
-    ``z_q, codes, latents, commitment_loss, codebook_loss = q(z, n_quantizers)``: the model weights the two losses, so
-    the quantizer's β does not count. With ``codebook_dim`` each level has its projections, as in DAC.
-    """
-    return DacQuantizer(vq)
+as_encodec, as_mimi, as_dac = EncodecQuantizer, MimiQuantizer, DacQuantizer
 
 
 def _checked(vq: Any, package: str) -> ResidualVQ:

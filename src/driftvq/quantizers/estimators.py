@@ -10,15 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import (
-    directional,
-    gumbel_softmax,
-    masked_mse,
-    modified_straight_through,
-    nearest,
-    rotate,
-    straight_through,
-)
+from driftvq.functional import gumbel_softmax, masked_mse, nearest
+from driftvq.functional.gradients import directional, modified_straight_through, rotate, straight_through
 from driftvq.names import check_name
 from driftvq.quantizers.codebooks.base import Match
 from driftvq.quantizers.distributed import world_size
@@ -27,8 +20,7 @@ from driftvq.quantizers.distributed import world_size
 class Estimator:
     """Turns a choice of codes into an output with a gradient."""
 
-    trains_codebook: ClassVar[bool] = False
-    """Whether the decoder's gradient reaches the codebook, which then has to be a trained one."""
+    trains_codebook: ClassVar[bool] = False  # whether the decoder's gradient reaches the codebook, then a trained one
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
         """Indices ``(n,)``, matched or sampled, and their codes ``(n, d)``, with the estimator's gradient."""
@@ -164,14 +156,9 @@ def _logits(z_nd: Tensor, codebook_kd: Tensor, match: Match, temperature: float)
 
 
 ESTIMATORS: dict[str, type[Estimator]] = {
-    "straight_through": StraightThrough,
-    "rotation": Rotation,
-    "modified": Modified,
-    "gumbel": Gumbel,
-    "directional": Directional,
-    "space_filling": SpaceFilling,
-    "sampled": Sampled,
-}
+    "straight_through": StraightThrough, "rotation": Rotation, "modified": Modified, "gumbel": Gumbel,
+    "directional": Directional, "space_filling": SpaceFilling, "sampled": Sampled,
+}  # fmt: skip
 
 
 def make_estimator(estimator: str | Estimator) -> Estimator:

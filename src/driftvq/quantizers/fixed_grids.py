@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import masked_mse, soft_usage, straight_through
+from driftvq.functional.soft import entropies
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebooks.base import row_weights
 from driftvq.quantizers.distributed import mean_over_processes
@@ -116,18 +117,16 @@ def default_levels(codebook_size: int, most: int = 8) -> tuple[int, ...] | None:
     return None
 
 
-def _checked_levels(codebook_size: int | None, levels: Sequence[int] | None) -> tuple[int, ...]:
+def _checked_levels(size: int | None, levels: Sequence[int] | None) -> tuple[int, ...]:
     if levels is None:
-        found = default_levels(positive_int("codebook_size", codebook_size)) if codebook_size != 1 else None
+        found = default_levels(positive_int("codebook_size", size)) if size != 1 else None
         if found is None:
-            raise ValueError(
-                f"FSQ needs a codebook_size that is a product of numbers from 3 to 8, got {codebook_size!r}"
-            )
+            raise ValueError(f"FSQ needs a codebook_size that is a product of numbers from 3 to 8, got {size!r}")
         return found
     if not levels or any(level < 3 for level in levels):
         raise ValueError(f"levels must each be at least 3, got {tuple(levels)}")
-    if codebook_size is not None and codebook_size != math.prod(levels):
-        raise ValueError(f"codebook_size {codebook_size} is not the product of levels {tuple(levels)}")
+    if size is not None and size != math.prod(levels):
+        raise ValueError(f"codebook_size {size} is not the product of levels {tuple(levels)}")
     return tuple(levels)
 
 
@@ -188,23 +187,21 @@ class LFQ(Quantizer):
         return Selection(straight_through(z_nd, codes_nd), indices_n, loss, lesson, terms)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
-        z_nd, weight_n = self._for_entropy(z_nd, valid_n)
-        share_n = weight_n / weight_n.sum().clamp(min=1)
+        z_nd, share_n, count = self._for_entropy(z_nd, valid_n)
         weight_kd = self.codebook.to(z_nd.dtype) * (2 * self.inv_temperature / self._size())
         mean_k, entropy = soft_usage(z_nd, weight_kd, z_nd.new_zeros(self.codebook_size), share_n)
         if self.training:
-            mean_k = mean_over_processes(mean_k, weight_n.sum())
-        # Not special.entr: its slope at a mean of exactly 0 is infinite.
-        tiny = torch.finfo(z_nd.dtype).tiny
-        return entropy + self.diversity_gamma * (mean_k * mean_k.clamp(min=tiny).log()).sum()
+            mean_k = mean_over_processes(mean_k, count)
+        return entropy - self.diversity_gamma * entropies(mean_k).sum()
 
-    def _for_entropy(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The latents of which the entropies are computed, and their weights."""
+    def _for_entropy(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The latents of which the entropies are computed, each one's share of them, and how many count."""
         weight_n = row_weights(z_nd, valid_n)
-        if not self.training or self.entropy_fraction == 1 or z_nd.shape[0] == 0:
-            return z_nd, weight_n
-        some = torch.randperm(len(z_nd), device=z_nd.device)[: math.ceil(self.entropy_fraction * len(z_nd))]
-        return z_nd[some], weight_n[some]
+        if self.training and self.entropy_fraction < 1 and len(z_nd) > 0:
+            some = torch.randperm(len(z_nd), device=z_nd.device)[: math.ceil(self.entropy_fraction * len(z_nd))]
+            z_nd, weight_n = z_nd[some], weight_n[some]
+        count = weight_n.sum()
+        return z_nd, weight_n / count.clamp(min=1), count
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         bits_nd = (indices_n[:, None] & self._bit_values()) != 0
@@ -235,13 +232,12 @@ class BSQ(LFQ):
         return super()._select(unit_nd * (self._size() * math.sqrt(self.codebook_dim)), call)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
-        z_nd, weight_n = self._for_entropy(z_nd, valid_n)
-        share_n1 = (weight_n / weight_n.sum().clamp(min=1))[:, None]
-        p_nd = torch.sigmoid(z_nd * (4 * self.inv_temperature / self.codebook_dim))
+        z_nd, share_n, count = self._for_entropy(z_nd, valid_n)
+        share_n1, p_nd = share_n[:, None], torch.sigmoid(z_nd * (4 * self.inv_temperature / self.codebook_dim))
         mean_d = (share_n1 * p_nd).sum(dim=0)
         if self.training:
-            mean_d = mean_over_processes(mean_d, weight_n.sum())
-        some = (weight_n.sum() > 0).to(z_nd.dtype)
+            mean_d = mean_over_processes(mean_d, count)
+        some = (count > 0).to(z_nd.dtype)
         return (share_n1 * _bit_entropy(p_nd)).sum() - self.diversity_gamma * some * _bit_entropy(mean_d).sum()
 
     def _size(self) -> float:
@@ -249,6 +245,5 @@ class BSQ(LFQ):
 
 
 def _bit_entropy(p: Tensor) -> Tensor:
-    """``-p log p - (1-p) log(1-p)``, with a finite slope everywhere."""
-    tiny = torch.finfo(p.dtype).tiny
-    return -(p * p.clamp(min=tiny).log() + (1 - p) * (1 - p).clamp(min=tiny).log())
+    """``-p log p - (1-p) log(1-p)``."""
+    return entropies(p) + entropies(1 - p)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import gumbel_softmax, highest_logit, index_softmax, masked_mse, soft_usage, straight_through
+from driftvq.functional.soft import entropies
 from driftvq.names import in_range
 from driftvq.quantizers.codebooks.base import initial_codes, row_weights
 from driftvq.quantizers.distributed import mean_over_processes, with_whole_parameters
@@ -148,7 +149,7 @@ class IBQ(ScoredVQ):
             soft_nd, terms = F.embedding(indices_n, codebook_kd), {}
         else:
             indices_n, soft_nd, mean_k, entropy = index_softmax(z_nd, codebook_kd, share_n)
-            terms = {"entropy": entropy - _entropy(mean_over_processes(mean_k, count))}
+            terms = {"entropy": entropy - entropies(mean_over_processes(mean_k, count)).sum()}
         hard_nd = F.embedding(indices_n, codebook_kd)
         terms["commitment"] = masked_mse(soft_nd, z_nd, call.valid) + masked_mse(z_nd, hard_nd.detach(), call.valid)
         terms["codebook"] = masked_mse(z_nd.detach(), hard_nd, call.valid)
@@ -157,8 +158,3 @@ class IBQ(ScoredVQ):
             loss = loss + self.entropy_weight * terms["entropy"]
         quantized_nd = soft_nd if self.training else straight_through(z_nd, hard_nd)
         return Selection(quantized_nd, indices_n, loss, self._lesson(z_nd, indices_n, call.valid), terms)
-
-
-def _entropy(p_k: Tensor) -> Tensor:
-    """``-Σ p log p``; not special.entr, whose slope at exactly 0 is infinite."""
-    return -(p_k * p_k.clamp(min=torch.finfo(p_k.dtype).tiny).log()).sum()

@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import (
+from driftvq.functional import highest_logit, masked_mse
+from driftvq.functional.transport import (
     distance_spread,
     gaussian,
-    highest_logit,
-    masked_mse,
     mean_assignment,
     moments,
     square_moments,

@@ -108,13 +108,7 @@ class DiVeQ(CodebookQuantizer):
     way: ClassVar[type[Directional]] = Directional
 
     def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        codebook_dim: int | None = None,
-        *,
-        variance: float = 1e-3,
-        **options: Any,
+        self, dim: int, codebook_size: int, codebook_dim: int | None = None, *, variance: float = 1e-3, **options: Any
     ) -> None:
         options = {"commitment_weight": 0.0, "kmeans_init": True, **options}
         super().__init__(dim, codebook_size, codebook_dim, estimator=self.way(variance), **options)

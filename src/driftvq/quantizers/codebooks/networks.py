@@ -3,6 +3,8 @@
 Shape suffixes: k codes, d dimensions of a code, w width of the network, t tokens, g numbers in a group of codes.
 """
 
+from collections import OrderedDict
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,10 +20,7 @@ class LinearAttention(nn.Module):
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
         self.eps = eps
-        self.to_q = nn.Linear(width, width, bias=False)
-        self.to_k = nn.Linear(width, width, bias=False)
-        self.to_v = nn.Linear(width, width, bias=False)
-        self.to_out = nn.Linear(width, width, bias=False)
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x_kw: Tensor) -> Tensor:
         q_kw, key_kw = F.elu(self.to_q(x_kw)).add_(1), F.elu(self.to_k(x_kw)).add_(1)
@@ -30,17 +29,9 @@ class LinearAttention(nn.Module):
         return (q_kw / total_k1) @ context_ww
 
 
-class FeedForward(nn.Module):
+def feed_forward(width: int, hidden: int) -> nn.Sequential:
     """``fc2(gelu(fc1(x)))``."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(width, hidden)
-        self.fc2 = nn.Linear(hidden, width)
-
-    def forward(self, x_kw: Tensor) -> Tensor:
-        y_kw: Tensor = self.fc2(F.gelu(self.fc1(x_kw)))
-        return y_kw
+    return nn.Sequential(OrderedDict(fc1=nn.Linear(width, hidden), gelu=nn.GELU(), fc2=nn.Linear(hidden, width)))
 
 
 class Block(nn.Module):
@@ -49,7 +40,7 @@ class Block(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn, self.ffn = LinearAttention(width), FeedForward(width, hidden)
+        self.attn, self.ffn = LinearAttention(width), feed_forward(width, hidden)
 
     def forward(self, x_kw: Tensor) -> Tensor:
         x_kw = x_kw + self.attn(self.norm1(x_kw))
@@ -60,12 +51,8 @@ class Block(nn.Module):
 class CodeTokens(nn.Module):
     """The body of the paper's P_φ: each code a token, one block of linear attention and MLP, a last norm (Sec. 3.4).
 
-    Maps codes ``(k, d)`` to ``(k, width)``; names and layout are those of the authors' code.
-
-    Args:
-        dim: dimension of a code.
-        width: of the network.
-        mlp_ratio: hidden width of the MLP over the width.
+    Maps codes ``(k, d)`` to ``(k, width)``; names and layout are those of the authors' code. The hidden width of the
+    MLP is ``mlp_ratio`` times the width.
     """
 
     def __init__(self, dim: int, width: int, mlp_ratio: float) -> None:
@@ -118,7 +105,7 @@ class AttentionBlock(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.to_qkv, self.to_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.ffn = FeedForward(width, hidden)
+        self.ffn = feed_forward(width, hidden)
 
     def forward(self, x_tw: Tensor) -> Tensor:
         q, key, value = self.to_qkv(self.norm1(x_tw)).unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)
@@ -134,14 +121,8 @@ class CodeBridge(nn.Module):
 
     ``c'_k = R norm(E c_k + token of its group)``: every place of a group is recovered by one layer. With layers of
     its own each place would begin in a region of its own, and those that no latent is near would never be trained.
-    Attention is over tokens, so its cost is set by their number and not by that of the codes.
-
-    Args:
-        dim: dimension of a code.
-        codes_per_token: size of a group; the last one is filled up with zeros.
-        width: of the tokens.
-        heads: of the attention.
-        depth: blocks.
+    Attention is over tokens, so its cost is set by their number and not by that of the codes. The last group is filled
+    up with zeros; ``width`` is that of the tokens, ``depth`` the number of blocks.
     """
 
     def __init__(self, dim: int, codes_per_token: int, width: int, heads: int, depth: int) -> None:
@@ -160,13 +141,6 @@ class CodeBridge(nn.Module):
         own_kw = self.embed(codes_kd) + tokens_tw.repeat_interleave(self.group, dim=0)[:codes]
         recovered_kd: Tensor = self.recover(self.norm(own_kw))
         return recovered_kd
-
-
-class CodeMLP(nn.Sequential):
-    """The cheaper P_φ of Sec. 6: a two-layer MLP on each code by itself."""
-
-    def __init__(self, dim: int, hidden: int) -> None:
-        super().__init__(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
 
 
 class Residual(nn.Module):
