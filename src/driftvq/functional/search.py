@@ -105,9 +105,8 @@ def nearest(x_nd: Tensor, codebook_kd: Tensor, metric: Metric = "l2", way: Way =
     one_of("metric", metric, METRICS)
     one_of("way", way, WAYS)
     if x_nd.ndim != 2 or codebook_kd.ndim != 2 or x_nd.shape[1] != codebook_kd.shape[1]:
-        raise ValueError(
-            f"latents (n, d) and codes (k, d) must share d, got {tuple(x_nd.shape)} and {tuple(codebook_kd.shape)}"
-        )
+        shapes = f"{tuple(x_nd.shape)} and {tuple(codebook_kd.shape)}"
+        raise ValueError(f"latents (n, d) and codes (k, d) must share d, got {shapes}")
     dtype = torch.promote_types(x_nd.dtype, torch.float32)
     x_nd, codebook_kd = x_nd.detach().to(dtype), codebook_kd.detach().to(dtype)
     if torch.compiler.is_exporting():  # a plain graph that every runtime knows
@@ -173,10 +172,8 @@ def _search(x_nd: Tensor, found: Scoring, way: str) -> Search:
         by_device = fastest(ways, x_nd, found) if x_nd.device.type == "cuda" else next(iter(ways))
         return ways[asked if asked in ways else by_device]
     if way not in ways:
-        raise ValueError(
-            f"{way!r} cannot search {x_nd.dtype} latents of {x_nd.shape[1]} dimensions on {x_nd.device}; "
-            f"here: 'auto', {', '.join(map(repr, ways))}"
-        )
+        given = f"{x_nd.dtype} latents of {x_nd.shape[1]} dimensions on {x_nd.device}"
+        raise ValueError(f"{way!r} cannot search {given}; here: 'auto', {', '.join(map(repr, ways))}")
     return ways[way]
 
 

@@ -7,6 +7,8 @@ The noise is a function of a seed and a place: drawn again without keeping it, a
 Shape suffixes: n latents, k codes, d dimensions, v dimensions of a code, b latents of one block.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -44,10 +46,9 @@ def _gumbel_backward(ctx, _, grad_nv):  # type: ignore[no-untyped-def]
 def _gumbel_op(
     z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, temperature: float, seed: Tensor
 ) -> tuple[Tensor, Tensor]:
-    noise = _noise_keys(z_nd, weight_kd, seed)
     indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
-    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
-        torch.argmax(_noisy_logits(rows, z_nd, weight_kd, bias_k, noise), dim=1, out=indices_n[rows])
+    for rows, logits_bk in _noisy_logits(z_nd, weight_kd, bias_k, seed):
+        torch.argmax(logits_bk, dim=1, out=indices_n[rows])
     return indices_n, codebook_kv[indices_n]
 
 
@@ -59,10 +60,9 @@ def _empty(*tensors: Tensor) -> tuple[Tensor, ...]:
 def _gumbel_grad_op(
     z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, seed: Tensor, grad_nv: Tensor, tau: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    noise = _noise_keys(z_nd, weight_kd, seed)
     grads, codebook_grad_kv = _zeros(z_nd, weight_kd, bias_k), torch.zeros_like(codebook_kv)
-    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
-        p_bk = _noisy_logits(rows, z_nd, weight_kd, bias_k, noise).div_(tau).softmax(dim=1)
+    for rows, logits_bk in _noisy_logits(z_nd, weight_kd, bias_k, seed):
+        p_bk = logits_bk.div_(tau).softmax(dim=1)
         codebook_grad_kv.addmm_(p_bk.t(), grad_nv[rows])
         towards_bk = grad_nv[rows] @ codebook_kv.t()
         towards_bk.sub_((p_bk * towards_bk).sum(dim=1, keepdim=True))
@@ -175,15 +175,12 @@ def _index_grad_op(
     return z_grad_nd, codes_grad_kd
 
 
-def _noise_keys(z_nd: Tensor, weight_kd: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the noise of latents and of codes."""
+def _noisy_logits(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, seed: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Block by block, the rows of latents and their logits with noise ``(b, k)``."""
     seed = seed.to(z_nd.device)
-    return keys(len(z_nd), seed, ROW), keys(len(weight_kd), seed, COLUMN)
-
-
-def _noisy_logits(rows: slice, z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, noise: tuple[Tensor, Tensor]) -> Tensor:
-    key_n, key_k = noise
-    return gumbel(key_n[rows], key_k, z_nd.dtype).add_(bias_k).addmm_(z_nd[rows], weight_kd.t())
+    key_n, key_k = keys(len(z_nd), seed, ROW), keys(len(weight_kd), seed, COLUMN)
+    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
+        yield rows, gumbel(key_n[rows], key_k, z_nd.dtype).add_(bias_k).addmm_(z_nd[rows], weight_kd.t())
 
 
 def _zeros(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -156,10 +156,8 @@ as_open_magvit2, as_simvq = OpenMagvit2Quantizer, SimVQQuantizer
 def from_taming(state_dict: Mapping[str, Tensor], prefix: str | None = None, **options: Unpack[CodebookOptions]) -> VQ:
     """The quantizer of a taming, latent-diffusion or diffusers state dict, with ``channel_first=True``.
 
-    Args:
-        state_dict: of the quantizer, or of a whole model.
-        prefix: what stands before ``embedding.weight``, e.g. ``"quantize."``; None: wherever it is, if in one place.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; a state dict holds none of them.
+    That of a whole model may be given; ``prefix`` is what stands there before ``embedding.weight``, e.g.
+    ``"quantize."``; None: wherever it is, if in one place. None of the options is in a state dict.
     """
     name = "embedding.weight"
     if prefix is None:

@@ -1,7 +1,4 @@
-"""What the quantizers with an explicit codebook share: matching, estimator, commitment, k-means start, growth.
-
-Shape suffixes: n latents, k codes, d dimensions.
-"""
+"""What the quantizers with an explicit codebook share: matching, estimator, commitment, k-means start, growth."""
 
 from typing import Any, ClassVar, TypedDict
 
@@ -207,9 +204,6 @@ class CodebookQuantizer(Quantizer):
         codebook_kd = self.codebook.to(z_nd.dtype)
         indices_nc = nearest_few(z_nd, codebook_kd, min(count, len(codebook_kd)))
         return indices_nc, project(self.project_out, F.embedding(indices_nc, codebook_kd))
-
-    def _lookup(self, indices_n: Tensor) -> Tensor:
-        return F.embedding(indices_n.clamp(min=0), self.codebook)
 
     def to_code_space(self, z_nd: Tensor) -> Tensor:
         """Latents as they are compared with codes: those compared by cosine have unit length."""

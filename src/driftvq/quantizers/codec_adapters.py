@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from driftvq.functional import nearest
-from driftvq.names import positive_int
+from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.residual_vq import ResidualVQ
 
@@ -141,8 +141,7 @@ class MimiQuantizer(CodecAdapter):
         """Latents ``b c t`` to codes ``q b t``, the semantic levels first."""
         first, most = self.num_semantic_quantizers, self.max_num_quantizers
         levels = most if num_quantizers is None else positive_int("num_quantizers", num_quantizers)
-        if not first <= levels <= most:
-            raise ValueError(f"num_quantizers must lie between {first} and {most}, got {num_quantizers}")
+        in_range("num_quantizers", levels, first, most)
         quantized, indices, loss = self.semantic(embeddings)
         if levels > first:
             more, others, other_loss = self.acoustic(embeddings, levels=levels - first)

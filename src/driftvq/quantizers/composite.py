@@ -146,15 +146,13 @@ class CompositeQuantizer(Quantizer):
         if isinstance(indices, Tensor):
             self._check_width(indices)
         super()._check_indices(indices)
-        sizes = self._sizes(indices.shape[-1])
+        columns = zip(self._inner(), self._columns(indices), strict=False)
+        each = ((part.sizes_per_index, own.shape[-1] if part.indices_per_position else 1) for part, own in columns)
+        sizes = tuple(size for own, width in each for size in own[:width])
         if len(set(sizes)) > 1 and not torch.compiler.is_compiling():
             wrong = indices >= torch.tensor(sizes, device=indices.device)
             if wrong.any():
                 raise ValueError(f"indices must be less than {sizes} at their places, got {indices[wrong][0].item()}")
-
-    def _sizes(self, width: int) -> tuple[int, ...]:
-        """Codes that each of so many indices of a position chooses from."""
-        return self.sizes_per_index[:width]
 
     def _checked_levels(self, levels: int | None) -> int | None:
         return self.part(0)._checked_levels(levels)

@@ -77,12 +77,8 @@ class CVQ(CodebookQuantizer):
 
     ``n_k ← γ n_k + (1-γ) |{i: win(i)=k}|/N``,  ``c_k ← (1-α_k) c_k + α_k z_a(k)``,  ``α_k = exp(-10 K n_k/(1-γ) - ε)``
 
-    and ``loss = mse(sg z, c) + β · mse(z, sg c)``.
-
-    Args:
-        anchors: how a code finds its anchor a(k): ``"probabilistic"``, drawn with ``p(i) ∝ exp(-|z_i - c_k|²)``,
-            ``"closest"`` to the code, or ``"random"``.
-        decay: γ.
+    and ``loss = mse(sg z, c) + β · mse(z, sg c)``; γ is ``decay``. ``anchors`` says how a code finds its anchor a(k):
+    ``"probabilistic"``, drawn with ``p(i) ∝ exp(-|z_i - c_k|²)``, ``"closest"`` to the code, or ``"random"``.
     """
 
     def __init__(

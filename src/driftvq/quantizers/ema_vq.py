@@ -83,13 +83,9 @@ class EMAVQ(CodebookQuantizer):
 
     ``n_k ← γ n_k + (1-γ) |{i: win(i)=k}|``,  ``s_k ← γ s_k + (1-γ) Σ_{i: win(i)=k} z_i``,  ``c_k = s_k / ñ_k``
 
-    with ñ the Laplace-smoothed n. This is VQVAE2; with ``threshold_ema_dead_code`` it is the paper's VQGAN-EMA: a code
-    whose n_k falls below the threshold moves to a random latent of the batch.
-
-    Args:
-        decay: γ.
-        eps: Laplace smoothing.
-        threshold_ema_dead_code: replace codes whose average count per batch is below this; 0: never.
+    with γ the ``decay`` and ñ the n that is Laplace-smoothed by ``eps``. This is VQVAE2; with
+    ``threshold_ema_dead_code`` it is the paper's VQGAN-EMA: a code whose n_k, the average count per batch, falls below
+    it moves to a random latent of the batch; 0: none does.
     """
 
     averaged: ClassVar[type[AveragedCodes]] = AveragedCodes
@@ -107,10 +103,8 @@ class EMAVQ(CodebookQuantizer):
     ) -> None:
         super().__init__(dim, codebook_size, codebook_dim, **options)
         if self.estimator.trains_codebook:
-            raise ValueError(
-                f"estimator {options['estimator']!r} trains the codebook, which EMAVQ's moving average would undo; "
-                "use 'straight_through' or 'rotation', or another quantizer"
-            )
+            why = f"estimator {options['estimator']!r} trains the codebook, which EMAVQ's moving average would undo"
+            raise ValueError(f"{why}; use 'straight_through' or 'rotation', or another quantizer")
         in_range("decay", decay, 0, 1)
         in_range("eps", eps, 0, 1)
         in_range("threshold_ema_dead_code", threshold_ema_dead_code, 0, float("inf"))

@@ -136,19 +136,11 @@ class LFQ(Quantizer):
 
     ``loss = entropy_weight · (mean_i H(p_i) - γ · H(mean_i p_i)) + β · mse(z, sg c)``
 
-    with ``p_i = softmax_k(2 τ⁻¹ z_i·c_k)``.
-
-    The first entropy makes each choice sure, the second makes all codes be used. As level l of a :class:`ResidualVQ`
-    the cube is 2^-l times as large, and the entropies are those of latents that are as much smaller. On a sphere
-    instead of a cube it is :class:`BSQ`.
-
-    Args:
-        codebook_size: K, a power of two.
-        entropy_weight: weight of the two entropies.
-        entropy_fraction: share of the latents, drawn anew in each training step, of which the entropies are computed.
-        diversity_gamma: γ.
-        inv_temperature: τ⁻¹ of the soft assignment inside the entropies.
-        commitment_weight: β.
+    with ``p_i = softmax_k(2 τ⁻¹ z_i·c_k)``; γ is ``diversity_gamma``, β ``commitment_weight``, τ⁻¹ ``inv_temperature``,
+    and K a power of two. The first entropy makes each choice sure, the second makes all codes be used; they are
+    computed of a share of the latents, ``entropy_fraction``, drawn anew in each training step. As level l of a
+    :class:`ResidualVQ` the cube is 2^-l times as large, and the entropies are those of latents that are as much
+    smaller. On a sphere instead of a cube it is :class:`BSQ`.
     """
 
     fixed_grid: ClassVar[bool] = True

@@ -26,9 +26,7 @@ class GroupedVQ(CompositeQuantizer):
     Args:
         codebook_size: codes per group, or a sequence of them, one for each group.
         groups: G; divides the dimension.
-        quantizer: name of the inner quantizer, or what makes one.
-        shared_codebook: one codebook serves all groups.
-        options: arguments of the inner quantizers.
+        quantizer, shared_codebook, options: as in :class:`ResidualVQ`.
     """
 
     def __init__(
@@ -80,9 +78,6 @@ class GroupedVQ(CompositeQuantizer):
     def _columns(self, indices_nq: Tensor) -> list[Tensor]:
         columns = indices_nq.chunk(self.parts, dim=-1)
         return list(columns) if self.part(0).indices_per_position else [column[..., 0] for column in columns]
-
-    def _sizes(self, width: int) -> tuple[int, ...]:
-        return tuple(size for part in self._inner() for size in part.sizes_per_index[: width // self.parts])
 
     def _check_width(self, indices: Tensor) -> None:
         inner, width = self.part(0), indices.shape[-1] if indices.ndim else 0

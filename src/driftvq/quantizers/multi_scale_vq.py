@@ -33,15 +33,13 @@ class MultiScaleVQ(ResidualVQ):
     >>> [tuple(level.shape) for level in vq.tokens(indices)]
     [(2, 1, 1), (2, 2, 2), (2, 4, 4), (2, 8, 8)]
 
-    Args:
-        scales: cells along each axis of the levels before the last; an axis of fewer positions has one cell for each.
-        shared_codebook: one codebook serves all levels, as in VAR.
-        options: see :class:`ResidualVQ`; there are at most three axes of positions.
-
+    The ``scales`` are cells along each axis of the levels before the last; an axis of fewer positions has one cell for
+    each, and there are at most three. One codebook serves all levels, as in VAR, unless ``shared_codebook`` is False.
     VAR interpolates bicubically and convolves the result; here it is linear, for audio and video too.
     """
 
     searches_beams: ClassVar[bool] = False
+    leaves_out = False  # one latent would spoil the mean of its cell
 
     def __init__(
         self,
@@ -59,10 +57,6 @@ class MultiScaleVQ(ResidualVQ):
         own: dict[str, Any] = {"num_quantizers": len(self.scales) + 1, "shared_codebook": shared_codebook}
         super().__init__(dim, codebook_size, codebook_dim, **own, **options)
         self.sees_neighbours = True
-
-    @property
-    def leaves_out(self) -> bool:
-        return False  # one latent would spoil the mean of its cell
 
     def tokens(self, indices: Tensor) -> list[Tensor]:
         """The indices of each level on its own grid, ``b h_j w_j``; where no position of a cell is valid, -1."""
@@ -85,10 +79,11 @@ class MultiScaleVQ(ResidualVQ):
 
     def _level(self, level: int, residual_nd: Tensor, call: Call) -> tuple[Step, Tensor, Tensor]:
         cells, cell_n = self._cells(call.positions, level), self._cell_of(call.positions, level, residual_nd.device)
-        weight_n = row_weights(residual_nd, call.valid)
-        size, weighted_nd = math.prod(cells), residual_nd * weight_n[:, None]
+        size, weight_n = math.prod(cells), row_weights(residual_nd, call.valid)
         counts_m = residual_nd.new_zeros(size).index_add(0, cell_n, weight_n)
-        sums_md = residual_nd.new_zeros(size, residual_nd.shape[1]).index_add(0, cell_n, weighted_nd)
+        sums_md = residual_nd.new_zeros(size, residual_nd.shape[1]).index_add(
+            0, cell_n, residual_nd * weight_n[:, None]
+        )
         means_md = sums_md / counts_m.clamp(min=1)[:, None]
         own = call._replace(positions=cells, valid=None if call.valid is None else counts_m > 0)
         step = self.part(level)._run(means_md, own)

@@ -104,8 +104,8 @@ class NSVQPaper(CodebookQuantizer):
         super().__init__(dim, codebook_size, codebook_dim, **options)
         decay = self.decay if bandwidth_decay is None else bandwidth_decay
         gain = 1.0 if self.gain_per_code is None else self.gain_per_code * codebook_size
-        book = self.codes_type(codebook_size, self.codebook_dim, self.kernel, bandwidth, decay, decay_every, gain)
-        self._own(book)
+        kernel = (self.kernel, bandwidth, decay, decay_every, gain)
+        self._own(self.codes_type(codebook_size, self.codebook_dim, *kernel))
 
     def _scale(self) -> tuple[float, float]:
         if not self.training or not isinstance(self.book, KernelCodes) or self.book.kernel != "gaussian":
@@ -120,12 +120,8 @@ class NSVQPublished(NSVQPaper):
 
     ``w_k = min(1, 0.01·K · softmax_k(-|z - c_k|² / τ))``
 
-    τ is halved after each epoch, the 2/d of the modified estimator counts dimensions too, and the codes start uniform
-    in ±1/K.
-
-    Args:
-        options: see :class:`NSVQPaper`; τ is its ``bandwidth``, ``bandwidth_decay`` is 0.5, ``kmeans_init`` is off, and
-            ``estimator`` is ``Modified(divisor="elements")``.
+    τ, the ``bandwidth``, is halved after each epoch (``bandwidth_decay``), the 2/d of the modified estimator counts
+    dimensions too (``Modified(divisor="elements")``), and the codes start uniform in ±1/K (``kmeans_init`` is off).
     """
 
     kernel = "softmax"
@@ -140,10 +136,7 @@ class NSVQDeltaE(NSVQPaper):
 
     ``quantized = z + sg(c_win - z) + Σ_{k≠win} (w_k c_k - sg(w_k c_k))``,  ``w_k = sg exp(-|z - c_k|² / 2σ²)``  (A14)
 
-    ``loss = mse(sg z, c) + β · mse(z, sg c)``, as in VQ.
-
-    Args:
-        options: see :class:`NSVQPaper`; here ``estimator`` is ``"straight_through"``.
+    ``loss = mse(sg z, c) + β · mse(z, sg c)``, as in VQ. Arguments as in :class:`NSVQPaper`, but straight-through.
     """
 
     codes_type = SpreadingCodes
@@ -164,11 +157,9 @@ class NSVQSequel(NSVQPaper):
 
     ``loss = |sg z - c_win|² + Σ_{k≠win} sg(w_k) |sg z - c_k|² + β |z - sg c_win|²``,  ``w_k = exp(-|z - c_k|² / 2σ²)``
 
-    The third ingredient, an encoder that rests, belongs to the training: ``driftvq train --settle``.
-
-    Args:
-        replace_after: whenever a code was not selected for so many steps, it moves to a random latent.
-        options: see :class:`NSVQPaper`; here ``estimator`` is ``"straight_through"``.
+    Whenever a code was not selected for ``replace_after`` steps, it moves to a random latent. Else arguments as in
+    :class:`NSVQPaper`, but straight-through. The third ingredient, an encoder that rests, belongs to the training:
+    ``driftvq train --settle``.
     """
 
     defaults: ClassVar[CodebookOptions] = {"kmeans_init": True}

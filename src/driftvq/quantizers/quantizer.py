@@ -1,7 +1,4 @@
-"""What every quantizer shares: layout, projections, precision, learning and the age of its codes; and its name.
-
-Shape suffixes: n latents (all positions of the batch), d dimensions, q indices per position.
-"""
+"""What every quantizer shares: layout, projections, precision, learning and the age of its codes; and its name."""
 
 import inspect
 from abc import abstractmethod
@@ -9,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.names import check_name, positive_int
@@ -34,7 +32,7 @@ from driftvq.quantizers.steps import (
 class Quantizer(nn.Module):
     """Base of all quantizers: maps latents to codes and back.
 
-    A subclass implements :meth:`_select` and :meth:`_lookup`; it sees float32 (or float64) latents
+    A subclass implements :meth:`_select`, and :attr:`codebook` or :meth:`_lookup`; it sees float32 (or float64) latents
     of shape ``(n, codebook_dim)`` and never layouts, masks' shapes or autocast.
 
     Args:
@@ -92,11 +90,9 @@ class Quantizer(nn.Module):
                 in the loss or moves a code.
             lens: instead of a mask, how many positions of each sequence ``b n d`` count: integers ``(b,)``.
             freeze: in training, let this call move no code, by statistics or by gradient, nor count as a step.
-            levels: where there are any, use only so many in this call; the others neither act nor learn, and have no
-                index.
+            levels: where there are any, how many to use in this call; the others neither act, learn nor have an index.
 
-        Returns:
-            ``quantized`` like x, int64 ``indices`` of the positions' shape, and the scalar ``loss``.
+        Returns ``quantized`` like x, int64 ``indices`` of the positions' shape, and the scalar ``loss``.
 
         Latents that are NaN or infinite are refused: at once on the CPU, elsewhere by the next call. Until then they
         move no code and are NaN in ``quantized``. A compiled graph does the same and never refuses them. Refused on the
@@ -167,9 +163,9 @@ class Quantizer(nn.Module):
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         """Codes ``(n, codebook_dim)``, indices ``(n,)`` or ``(n, q)``, the loss, and what there is to learn."""
 
-    @abstractmethod
     def _lookup(self, indices: Tensor) -> Tensor:
         """Codes of indices ``(n,)`` or ``(n, q)``, before the output projection; a row of -1 may give anything."""
+        return F.embedding(indices.clamp(min=0), self.codebook)
 
     def _lookup_at(self, indices: Tensor, positions: torch.Size) -> Tensor:
         """The same where neighbours matter."""
@@ -222,9 +218,8 @@ class Quantizer(nn.Module):
 
     def _finite(self, x_nd: Tensor) -> Tensor | None:
         """Which latents are finite ``(n,)``, where Python cannot know and the method has to be told; None: all."""
-        if is_seen_at_once(x_nd) or (self.leaves_out and not torch.compiler.is_compiling()):
-            return None
-        return finite_rows(x_nd)
+        left_out = is_seen_at_once(x_nd) or (self.leaves_out and not torch.compiler.is_compiling())
+        return None if left_out else finite_rows(x_nd)
 
     def _run(self, x_nd: Tensor, call: Call) -> Step:
         """Project, select and project back, without learning."""
@@ -245,10 +240,8 @@ class Quantizer(nn.Module):
         """A step in the layout of a call, and those of the inner quantizers."""
         shape, selection = step.call.positions, step.selection
         latents, codes = (flat.reshape(*shape, flat.shape[1]) for flat in (step.latents, selection.quantized))
-        parts = [
-            quantizer._describe(quantizer._output(part, part.quantized.dtype), part)
-            for quantizer, part in zip(self._inner(), selection.parts, strict=False)
-        ]
+        inner = zip(self._inner(), selection.parts, strict=False)
+        parts = (each._describe(each._output(part, part.quantized.dtype), part) for each, part in inner)
         return Details(*output, self._terms(selection), latents, codes, tuple(parts))
 
     def _terms(self, selection: Selection) -> LossTerms:

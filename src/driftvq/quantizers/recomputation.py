@@ -42,10 +42,8 @@ def advance_(step: Tensor) -> None:
 @torch.library.custom_op("driftvq::advance", mutates_args=("step",))
 def _advance_op(step: Tensor) -> None:
     if recomputing():
-        raise RuntimeError(
-            "activation checkpointing runs a compiled quantizer a second time, which it cannot know: "
-            "compile the model that checkpoints, not the part inside the checkpoint"
-        )
+        why = "activation checkpointing runs a compiled quantizer a second time, which it cannot know"
+        raise RuntimeError(f"{why}: compile the model that checkpoints, not the part inside the checkpoint")
     step += 1
 
 
@@ -54,18 +52,17 @@ def _(step: Tensor) -> None:
     pass
 
 
+Place = tuple[nn.Module, str]
+
+
 @dataclass
 class Call:
-    """What a training call saw: a fingerprint of its latents, and the tensors that learning changes, by their place.
+    """What a training call saw."""
 
-    With each goes the state it was in, by which one can tell whether it has changed since. ``counts`` is what Python
-    counted, ``found`` is what the second run takes as it is.
-    """
-
-    fingerprint: Tensor
-    tensors: dict[tuple[nn.Module, str], tuple[object, Tensor]]
-    counts: dict[tuple[nn.Module, str], int | None]
-    found: Any = None
+    fingerprint: Tensor  # of its latents
+    tensors: dict[Place, tuple[object, Tensor]]  # those that learning changes, each with a state that changes with it
+    counts: dict[Place, int | None]  # what Python counted
+    found: Any = None  # what the second run takes as it is
     recalled: bool = False
 
 
@@ -78,8 +75,7 @@ class Past:
     def __init__(self, most: int = MOST_CALLS) -> None:
         self.most = most
         self.calls: list[Call] = []
-        self.forgot = False
-        """Whether a call that may still be recomputed was dropped."""
+        self.forgot = False  # whether a call that may still be recomputed was dropped
 
     def remember(
         self, x_nd: Tensor, book: nn.Module | None = None, learned: Tensor | None = None, found: Any = None
@@ -93,19 +89,16 @@ class Past:
             return
         done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)
         self._drop(max(done, len(self.calls) - self.most + 1))
-        before = self.calls[-1].tensors if self.calls else {}
-        tensors: dict[tuple[nn.Module, str], tuple[object, Tensor]] = {}
-        counts: dict[tuple[nn.Module, str], int | None] = {}
+        before, call = self.calls[-1].tensors if self.calls else {}, Call(_fingerprint(x_nd), {}, {}, found)
         for module in book.modules() if book is not None else ():
-            counts |= {(module, name): getattr(module, name) for name in getattr(module, "counted_by_python", ())}
+            call.counts |= {(module, name): getattr(module, name) for name in getattr(module, "counted_by_python", ())}
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is None or (name in module._parameters and tensor is not learned):
                     continue
-                state = _state(tensor)
-                kept = before.get((module, name))
+                state, kept = _state(tensor), before.get((module, name))
                 same = kept is not None and state is not None and kept[0] == state
-                tensors[module, name] = (state, kept[1] if kept is not None and same else tensor.detach().clone())
-        self.calls.append(Call(_fingerprint(x_nd), tensors, counts, found))
+                call.tensors[module, name] = (state, kept[1] if kept is not None and same else tensor.detach().clone())
+        self.calls.append(call)
 
     def _drop(self, first: int) -> None:
         self.forgot = self.forgot or not all(call.recalled for call in self.calls[:first])
@@ -120,20 +113,17 @@ class Past:
         """Within it the codebook is what it was when these latents were quantised."""
         call = self._call(x_nd) if self.calls or self.forgot else Call(x_nd, {}, {})
         # Not in place, since autograd may need what is there now.
-        with substituted(
-            call.counts
-            | {
-                (module, name): _Instead.apply(value, present) if present.requires_grad else value  # type: ignore[no-untyped-call]
-                for (module, name), (state, value) in call.tensors.items()
-                if _state(present := getattr(module, name)) != state or state is None
-            }
-        ):
+        changed = {
+            (module, name): _Instead.apply(value, present) if present.requires_grad else value  # type: ignore[no-untyped-call]
+            for (module, name), (state, value) in call.tensors.items()
+            if _state(present := getattr(module, name)) != state or state is None
+        }
+        with substituted(call.counts | changed):
             yield
 
     def _call(self, x_nd: Tensor) -> Call:
-        if len(self.calls) == 1 and not self.forgot:
-            (call,) = self.calls
-        else:
+        equal = self.calls
+        if len(self.calls) != 1 or self.forgot:
             own = _fingerprint(x_nd)
             found = [(each.fingerprint - own).abs().amax() for each in self.calls]
             *away, largest = torch.stack([*found, own.abs().amax()]).tolist()
@@ -145,7 +135,7 @@ class Past:
                     "none while it is also called without checkpointing"
                 )
             equal = [call for call, distance in zip(self.calls, away, strict=True) if distance == nearest]
-            call = next((each for each in reversed(equal) if not each.recalled), equal[-1])
+        call = next((each for each in reversed(equal) if not each.recalled), equal[-1])
         call.recalled = True
         return call
 
@@ -154,7 +144,7 @@ class Past:
 
 
 @contextmanager
-def substituted(tensors: Mapping[tuple[nn.Module, str], Any]) -> Iterator[None]:
+def substituted(tensors: Mapping[Place, Any]) -> Iterator[None]:
     """Within it these tensors stand in the place of a module's parameters and buffers, or of other attributes."""
     before = {(module, name): module.__dict__[name] for module, name in tensors if name in module.__dict__}
     try:

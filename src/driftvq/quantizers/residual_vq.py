@@ -200,9 +200,7 @@ class ResidualVQ(CompositeQuantizer):
         return kept.repeat_interleave(len(z_nd) // max(samples, 1), output_size=len(z_nd))
 
     def _checked_levels(self, levels: int | None) -> int | None:
-        if levels is not None and not 1 <= positive_int("levels", levels) <= self.parts:
-            raise ValueError(f"levels must lie between 1 and {self.parts}, got {levels}")
-        return levels
+        return None if levels is None else int(in_range("levels", positive_int("levels", levels), 1, self.parts))
 
     def _check_width(self, indices: Tensor) -> None:
         allowed = range(self.indices_per_part, self.indices_per_position + 1, self.indices_per_part)

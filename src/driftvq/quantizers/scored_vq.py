@@ -47,9 +47,6 @@ class ScoredVQ(Quantizer):
         self.codes.requires_grad_(not frozen)
         self.codes.grad = None if frozen else self.codes.grad  # at 0 an optimizer's momentum would move them on
 
-    def _lookup(self, indices_n: Tensor) -> Tensor:
-        return F.embedding(indices_n.clamp(min=0), self.codebook)
-
     def _given(self, z_nd: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
         """The codes as this call may train them, each latent's share of the batch ``(n,)``, and how many count."""
         codebook_kd = (self.codebook if call.trains else self.codes.detach()).to(z_nd.dtype)
@@ -65,10 +62,8 @@ class GumbelVQ(ScoredVQ):
     ``l_k = w_k·z + b_k``,  ``quantized = c_k, k ~ softmax(l)`` with the gradient of ``Σ_k softmax_k((l + g)/τ) c_k``;
     ``loss = kl_weight · KL(softmax(l) ‖ uniform)``
 
-    Args:
-        temperature: τ; usually annealed by the caller: set the attribute.
-        kl_weight: weight of the divergence from uniform use.
-        freeze_codebook: do not train the codes; may be set later.
+    τ is the ``temperature``, usually annealed by the caller, who sets the attribute; ``freeze_codebook``, to train no
+    code, may be set later too.
     """
 
     def __init__(
@@ -113,12 +108,8 @@ class IBQ(ScoredVQ):
     ``loss = mse(q, z) + mse(z, sg ĉ) + β · mse(sg z, ĉ) + w · (mean_i H(p_i) - H(mean_i p_i))``
 
     with ĉ the selected code. Every code receives a gradient through p, and so does the latent: no other reaches it from
-    the decoder.
-
-    Args:
-        commitment_weight: β; unlike elsewhere it stands on the codes' term, as in the paper.
-        entropy_weight: w.
-        freeze_codebook: do not train the codes; may be set later.
+    the decoder. β is ``commitment_weight``: unlike elsewhere it stands on the codes' term, as in the paper; w is
+    ``entropy_weight``; ``freeze_codebook``, to train no code, may be set later too.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""What a call of a quantizer passes on: how latents come, what was chosen, what is returned.
-
-Shape suffixes: n latents (all positions of the batch), d dimensions.
-"""
+"""What a call of a quantizer passes on: how latents come, what was chosen, what is returned."""
 
 from typing import NamedTuple
 

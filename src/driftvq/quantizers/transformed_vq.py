@@ -118,10 +118,9 @@ class TransVQPaper(CodebookQuantizer):
     Args:
         transform: ``"attention"`` (each code a token: linear attention, then an MLP) or ``"mlp"`` (Sec. 6: two layers
             on each code by itself).
-        width: model width of the attention form; the MLP's hidden width is ``width × mlp_ratio`` in both forms.
-        mlp_ratio: see ``width``.
+        width: of the attention form; the MLP's hidden width is ``width × mlp_ratio`` in both forms.
         residual: ``C' = C + P_φ(C)`` with P_φ zero at the start, instead of ``C' = P_φ(C)``.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; here ``kmeans_init`` is on.
+        options: ``kmeans_init`` is on.
     """
 
     own_scale: ClassVar[bool] = True
@@ -215,13 +214,8 @@ class BridgeVQ(CodebookQuantizer):
 
     ``loss = mse(sg z, c') + β · mse(z, sg c')``
 
-    Groups of codes become tokens, which attend to each other, so one step moves every code.
-
-    Args:
-        codes_per_token: size of a group; None: as many as make at most :data:`TOKENS` tokens.
-        width: of the tokens.
-        heads: of the attention; a divisor of the width.
-        depth: attention blocks.
+    Groups of ``codes_per_token`` codes, by default as many as make at most :data:`TOKENS` tokens, become tokens of so
+    much ``width``, which attend to each other by ``heads`` in so many blocks (``depth``): one step moves every code.
     """
 
     own_scale: ClassVar[bool] = True

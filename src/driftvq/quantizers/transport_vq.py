@@ -41,8 +41,7 @@ class MatchedCodes(TrainedCodes):
             return match
         with torch.no_grad():
             origin_d = codes_kd.mean(dim=0)
-            weight_n = row_weights(z_nd, valid_n)
-            (summed,) = sum_over_processes(moments(z_nd, weight_n, origin_d))
+            (summed,) = sum_over_processes(moments(z_nd, row_weights(z_nd, valid_n), origin_d))
         distance = wasserstein_loss(codes_kd, gaussian(summed, origin_d))
         return match._replace(loss=match.loss + self.weight * torch.where(summed[0, 0] > 0, distance, 0))
 
@@ -53,10 +52,8 @@ class WassersteinVQ(CodebookQuantizer):
 
     ``loss = mse(sg z, c) + β · mse(z, sg c) + w · W²(N(μ_c, Σ_c), N(μ_z, Σ_z))``
 
-    ``W² = |μ_c - μ_z|² + tr(Σ_c + Σ_z - 2 (Σ_c^½ Σ_z Σ_c^½)^½)``; its gradient reaches every code, and no latent.
-
-    Args:
-        wasserstein_weight: w.
+    ``W² = |μ_c - μ_z|² + tr(Σ_c + Σ_z - 2 (Σ_c^½ Σ_z Σ_c^½)^½)``; its gradient reaches every code, and no latent. w is
+    ``wasserstein_weight``.
     """
 
     def __init__(
@@ -137,11 +134,8 @@ class OptVQ(CodebookQuantizer):
     ``P = argmax_{P1 = 1/N, Pᵀ1 = 1/K} -Σ_ik P_ik ε d_ik/s + H(P)``,  ``win(i) = argmax_k P_ik``
 
     with squared distances d and their standard deviation s over all pairs; ``loss = mse(sg z, c) + β · mse(z, sg c)``.
-    The plan is ``P_ik ∝ exp(v_k - ε d_ik/s)`` for prices v, which Sinkhorn's algorithm finds.
-
-    Args:
-        sharpness: ε.
-        iterations: of Sinkhorn's algorithm per training step, each a pass over latents × codes in blocks.
+    The plan is ``P_ik ∝ exp(v_k - ε d_ik/s)``, ε the ``sharpness``, for prices v, which Sinkhorn's algorithm finds by
+    so many ``iterations`` per training step, each a pass over latents × codes in blocks.
     """
 
     def __init__(

@@ -24,17 +24,14 @@ class VQ(CodebookQuantizer):
 
     ``loss = mse(sg z, c) + β · mse(z, sg c) [+ w · (|ĈĈᵀ|² - K) / K²]``
 
-    β is ``commitment_weight`` and stands on the encoder's term.
+    β is ``commitment_weight`` and stands on the encoder's term; w, the ``orthogonal_weight``, is that of the term that
+    spreads the directions of the codes. A code that was not selected for ``restart_after`` steps moves to a random
+    latent, as in SoundStream; 0: none does.
 
     >>> vq = VQ(dim=64, codebook_size=1024, channel_first=True)
     >>> quantized, indices, loss = vq(torch.randn(2, 64, 8, 8))
     >>> indices.shape
     torch.Size([2, 8, 8])
-
-    Args:
-        orthogonal_weight: w, the weight of the term that spreads the directions of the codes.
-        restart_after: whenever a code was not selected for so many steps, move it to a random latent, as SoundStream
-            does; 0: never.
     """
 
     def __init__(
@@ -67,10 +64,8 @@ class FactorizedVQ(CodebookQuantizer):
 
     ``win = argmax_k ẑ·ĉ_k`` with ``ẑ = W z / |W z|``;  ``loss = mse(sg ẑ, ĉ) + β · mse(ẑ, sg ĉ)``
 
-    Codes and latents have unit length; the output is the winning code, projected back to ``dim``.
-
-    Args:
-        codebook_dim: dimension of the codes, 8 unless ``dim`` is smaller.
+    Codes and latents have unit length; the output is the winning code, projected back to ``dim``. By default
+    ``codebook_dim`` is 8, or ``dim`` if that is smaller.
     """
 
     metric: ClassVar[Metric] = "cosine"
@@ -79,9 +74,8 @@ class FactorizedVQ(CodebookQuantizer):
     def __init__(
         self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
     ) -> None:
-        super().__init__(
-            dim, codebook_size, min(positive_int("dim", dim), 8) if codebook_dim is None else codebook_dim, **options
-        )
+        code_dim = min(positive_int("dim", dim), 8) if codebook_dim is None else codebook_dim
+        super().__init__(dim, codebook_size, code_dim, **options)
         self._own(UnitCodes(codebook_size, self.codebook_dim))
 
 
@@ -97,12 +91,8 @@ class DecodedCodes(TrainedCodes):
 class DiVeQ(CodebookQuantizer):
     """The step to the nearest code, ``q = z + |c - z| · sg(v/|v|)``, ``v = c - z + noise``, and no loss of its own.
 
-    The gradient reaches latent and code through the length of the step.
-
-    Args:
-        variance: of the noise, in mean squared quantization errors of the batch.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; here ``commitment_weight`` is 0 and
-            ``kmeans_init`` is on.
+    The gradient reaches latent and code through the length of the step. The noise has a ``variance`` in mean squared
+    quantization errors of the batch; by default ``commitment_weight`` is 0 and ``kmeans_init`` is on.
     """
 
     way: ClassVar[type[Directional]] = Directional

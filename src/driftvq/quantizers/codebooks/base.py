@@ -1,7 +1,4 @@
-"""What every codebook can do, and what a training step shows it.
-
-Shape suffixes: n latents, k codes, d dimensions.
-"""
+"""What every codebook can do, and what a training step shows it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
