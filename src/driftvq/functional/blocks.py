@@ -4,7 +4,7 @@ Nothing of size latents × codes outlives its block, and graphs see what walks o
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,26 +21,25 @@ three registers per place of the tile leave room for the products, and 64 KB of 
 FULL_PRECISION = ("cpu", "cuda")
 """Devices that compute in float64, and that have every function of ``torch.linalg``; Apple's do not."""
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def operator(
     name: str, fake: Callable[..., Any], backward: Callable[..., Any] | None = None, setup: Any = None
-) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+) -> Callable[[Function], Function]:
     """Make a function the operator ``driftvq::name``, which changes none of its arguments.
 
     ``fake`` gives, from the same arguments, tensors like those returned, without values; ``backward`` and ``setup`` are
     those of ``torch.library.register_autograd``; without a setup the arguments are saved.
     """
 
-    def make(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    def make(function: Function) -> Function:
         made = torch.library.custom_op(f"driftvq::{name}", function, mutates_args=())
         made.register_fake(fake)
         if backward is not None:
             save = setup or (lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
             made.register_autograd(backward, setup_context=save)
-        return made
+        return cast("Function", made)
 
     return make
 

@@ -2,8 +2,6 @@
 
 Every mean of a loss runs over the valid latents only. Estimators pass the decoder's gradient through the choice of a
 code: all return exactly the selected codes, but for :func:`directional`, and differ in the gradient alone.
-
-Shape suffixes: n latents, k codes, d dimensions, v values, b latents of one block.
 """
 
 import math
@@ -104,9 +102,6 @@ def kernel_codebook_loss(
     Its gradient has a closed form, ``2/(ND) · (diag(Wᵀ1) C - Wᵀ X)`` with a weight of 1 for winners, computed block by
     block in the forward pass; autograd keeps K × D numbers and nothing else. ``kernel``, ``bandwidth`` and ``gain`` are
     those of :func:`driftvq.functional.kernel_transfer`. Returns the loss and the selected codes ``(n,)``.
-
-    The paper prints the second term without the square and without a stop-gradient on the weight; only this form has
-    its Eq. 17 as gradient.
     """
     x_nd, codes_kd = x_nd.detach(), codebook_kd.detach()
     origin_d = codes_kd.mean(dim=0)

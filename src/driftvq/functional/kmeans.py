@@ -1,7 +1,4 @@
-"""k-means: the codebook that a frozen encoder deserves.
-
-Shape suffixes: n latents, k codes, d dimensions, c candidates of one seeding round.
-"""
+"""k-means: the codebook that a frozen encoder deserves. In shapes, c are the candidates of one seeding round."""
 
 import math
 from typing import NamedTuple

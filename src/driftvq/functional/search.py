@@ -1,10 +1,4 @@
-"""Exact nearest-code search: nearest code as the highest score, by the fastest way that a device has.
-
-By blocks of matrix products, which every device has; by faiss, the fastest on the CPU where it is installed; and by
-:mod:`driftvq.functional.triton_search`, which loads what only GPUs need.
-
-Shape suffixes: n latents, k codes, d dimensions, b latents of one block, s sampled codes.
-"""
+"""Exact nearest-code search: nearest code as the highest score, by the fastest way that a device has."""
 
 import os
 import threading

@@ -2,9 +2,8 @@
 
 Squared distances are linear logits too: ``-|z - c_k|² = 2 z·c_k - |c_k|² - |z|²``, and a softmax ignores the ``|z|²``.
 
-The noise is a function of a seed and a place: drawn again without keeping it, and on any device.
-
-Shape suffixes: n latents, k codes, d dimensions, v dimensions of a code, b latents of one block.
+The noise is a function of a seed and a place: drawn again without keeping it, and on any device. In shapes, v are the
+dimensions of a code.
 """
 
 from collections.abc import Iterator

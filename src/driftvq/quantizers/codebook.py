@@ -80,7 +80,6 @@ class CodebookQuantizer(Quantizer):
         self._frozen = freeze_codebook
 
     def _own(self, book: Codebook) -> None:
-        """Take this codebook."""
         self.book = book
         book.freeze_(self._frozen)
 
@@ -165,7 +164,10 @@ class CodebookQuantizer(Quantizer):
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         if self.restart_after > 0 and call.learns and not self._frozen and self.book.by_gradient:
-            self._restart_(z_nd.detach(), call.valid)
+            with torch.no_grad():
+                overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
+                weight_n = row_weights(z_nd, call.valid)
+                self.book.set_(take_over(self.codebook, overdue_k, z_nd.detach(), weight_n, self.step)[0])
         # Sums of codes are then what they are when indices are decoded.
         z_nd = z_nd.to(torch.promote_types(z_nd.dtype, self.book.stored.dtype))
         starts = call.learns and not self._frozen and self.start.waits()
@@ -192,11 +194,6 @@ class CodebookQuantizer(Quantizer):
         if lesson.teaches and not self._frozen:
             return self.book.learn_(lesson)
         return super()._count_(lesson)
-
-    @torch.no_grad()
-    def _restart_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
-        overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
-        self.book.set_(take_over(self.codebook, overdue_k, z_nd, row_weights(z_nd, valid_n), self.step)[0])
 
     def _nearest_few(self, x_nd: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The nearest codes ``(n, count)``, or all if there are fewer, and what each gives ``(n, count, dim)``."""

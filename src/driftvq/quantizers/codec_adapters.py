@@ -8,7 +8,7 @@ Shapes: b batch, c channels, t frames, q levels.
 import math
 from bisect import bisect_right
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,6 @@ from driftvq.functional import nearest
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.residual_vq import ResidualVQ
-
-
-class Passed(NamedTuple):
-    """What an encoding gave: codes ``b q t``, quantised latents ``b c t`` and the loss; the codes' version then."""
-
-    codes: Tensor
-    quantized: Tensor
-    loss: Tensor
-    version: int
 
 
 class CodecAdapter(nn.Module):
@@ -37,7 +28,9 @@ class CodecAdapter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passed: list[Passed] = []  # encoded in training, with gradients, since it last decoded or gave the loss
+        # What training encoded, with gradients, since it last decoded or gave the loss: codes ``b q t``, quantised
+        # latents ``b c t``, the loss, and the codes' version then.
+        self._passed: list[tuple[Tensor, Tensor, Tensor, int]] = []
         self._complete = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -49,14 +42,14 @@ class CodecAdapter(nn.Module):
         if not self._passed:
             raise ValueError("there is no loss: nothing was encoded in training with gradients")
         self._complete = True
-        return torch.stack([passed.loss for passed in self._passed]).mean()
+        return torch.stack([loss for _, _, loss, _ in self._passed]).mean()
 
     def _encoded(self, codes_bqt: Tensor, quantized: Tensor, loss: Tensor) -> Tensor:
         """The codes ``q b t``; in training what belongs to them is kept, unless it has no gradient to give."""
         if self.training and torch.is_grad_enabled():
             if self._complete:
                 self._passed, self._complete = [], False
-            self._passed.append(Passed(codes_bqt, quantized, loss, codes_bqt._version))
+            self._passed.append((codes_bqt, quantized, loss, codes_bqt._version))
         return codes_bqt.transpose(0, 1)
 
     def _known(self, codes_bqt: Tensor) -> Tensor | None:

@@ -137,10 +137,8 @@ class Sampled(Estimator):
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            logits, seed = (
-                _logits(z_nd, codebook_kd, match, self.temperature),
-                torch.randint(2**62, (), device=z_nd.device),
-            )
+            logits = _logits(z_nd, codebook_kd, match, self.temperature)
+            seed = torch.randint(2**62, (), device=z_nd.device)
             indices_n, codes_nd = gumbel_softmax(z_nd, *logits, codebook_kd, 1.0, seed)
         return indices_n, straight_through(z_nd, codes_nd)
 

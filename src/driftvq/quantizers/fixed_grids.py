@@ -1,8 +1,4 @@
-"""Codes on a fixed grid, with nothing to train but projections.
-
-Finite scalar quantization (Mentzer et al., 2023); lookup-free quantization (Yu et al., 2023: MAGVIT-v2), and its form
-on a sphere (Zhao et al., 2024).
-"""
+"""Codes on a fixed grid, with nothing to train but projections."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +27,7 @@ class FSQ(Quantizer):
 
     symmetric:  ``q_j = 2 round(½ (L_j - 1)(tanh(a z_j) + 1)) / (L_j - 1) - 1``
 
-    There is nothing to train but the projections, and the loss is 0. As level l of a :class:`ResidualVQ` the grid is
+    Finite scalar quantization (Mentzer et al., 2023) has no loss. As level l of a :class:`ResidualVQ` the grid is
     the symmetric one, ``(L_j - 1)^-l`` times as large, so that it divides a step of the grid before it; there latents
     are cut off at its ends and not bent by tanh, which would leave every level the same error.
 
@@ -132,7 +128,7 @@ def _checked_levels(size: int | None, levels: Sequence[int] | None) -> tuple[int
 
 @register("lfq")
 class LFQ(Quantizer):
-    """Each of log₂K dimensions is quantised to its sign; the codebook is the cube {-1, 1}^log₂K.
+    """Each of log₂K dimensions is quantised to its sign; the codebook is the cube {-1, 1}^log₂K (Yu et al., 2023).
 
     ``loss = entropy_weight · (mean_i H(p_i) - γ · H(mean_i p_i)) + β · mse(z, sg c)``
 
@@ -215,8 +211,8 @@ class BSQ(LFQ):
     ``u = z/|z|``,  ``loss = entropy_weight · (mean_i H(p_i) - γ · H̃(mean_i p_i)) + β · mse(u, sg c)``
 
     with ``p_i = softmax_k(2 τ⁻¹ u_i·c_k)``, which is a product over the bits, ``p(b_j = 1) = σ(4 τ⁻¹ u_j/√L)``: its
-    entropy is the sum of theirs, and H̃ takes that sum for the mean as well. So a step costs N × L and never N × K. The
-    arguments are those of :class:`LFQ`.
+    entropy is the sum of theirs, and H̃ takes that sum for the mean as well. So a step costs N × L and never N × K
+    (Zhao et al., 2024). The arguments are those of :class:`LFQ`.
     """
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:

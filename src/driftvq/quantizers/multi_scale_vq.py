@@ -81,10 +81,8 @@ class MultiScaleVQ(ResidualVQ):
         cells, cell_n = self._cells(call.positions, level), self._cell_of(call.positions, level, residual_nd.device)
         size, weight_n = math.prod(cells), row_weights(residual_nd, call.valid)
         counts_m = residual_nd.new_zeros(size).index_add(0, cell_n, weight_n)
-        sums_md = residual_nd.new_zeros(size, residual_nd.shape[1]).index_add(
-            0, cell_n, residual_nd * weight_n[:, None]
-        )
-        means_md = sums_md / counts_m.clamp(min=1)[:, None]
+        means_md = residual_nd.new_zeros(size, residual_nd.shape[1])
+        means_md = means_md.index_add(0, cell_n, residual_nd * weight_n[:, None]) / counts_m.clamp(min=1)[:, None]
         own = call._replace(positions=cells, valid=None if call.valid is None else counts_m > 0)
         step = self.part(level)._run(means_md, own)
         quantized_nd, indices = self._spread(step.quantized, cells, call.positions), step.indices[cell_n]

@@ -1,7 +1,4 @@
-"""NS-VQ as it was published: as printed, as in the authors' code, the ΔE variant, and the authors' sequel.
-
-In all of them a kernel lets each latent reach the codes that it did not select.
-"""
+"""NS-VQ as it was published: in all its forms a kernel lets each latent reach the codes that it did not select."""
 
 import math
 from typing import Any, ClassVar, Unpack

@@ -193,8 +193,10 @@ class Quantizer(nn.Module):
         self._check_finite(x_nd, self._scale)
         if self.training and world_size() > 1 and not self._agreed:
             self._agree_()
-        trains = self.training and not freeze
-        finite_n = self._finite(x_nd) if trains else None
+        trains, compiling = self.training and not freeze, torch.compiler.is_compiling()
+        # Where Python cannot know which latents are finite, and the method has to be told.
+        unseen = trains and not is_seen_at_once(x_nd) and (compiling or not self.leaves_out)
+        finite_n = finite_rows(x_nd) if unseen else None
         if finite_n is not None:
             x_nd = torch.where(finite_n[:, None], x_nd, 0)
             valid_n = finite_n if valid_n is None else finite_n & valid_n
@@ -215,11 +217,6 @@ class Quantizer(nn.Module):
     def _scale(self) -> tuple[float, float]:
         """Magnitudes of latents between which the method can tell them apart."""
         return OWN_SCALE if self.own_scale or self.fixed_grid else ANY_SCALE
-
-    def _finite(self, x_nd: Tensor) -> Tensor | None:
-        """Which latents are finite ``(n,)``, where Python cannot know and the method has to be told; None: all."""
-        left_out = is_seen_at_once(x_nd) or (self.leaves_out and not torch.compiler.is_compiling())
-        return None if left_out else finite_rows(x_nd)
 
     def _run(self, x_nd: Tensor, call: Call) -> Step:
         """Project, select and project back, without learning."""

@@ -47,9 +47,7 @@ def _advance_op(step: Tensor) -> None:
     step += 1
 
 
-@_advance_op.register_fake
-def _(step: Tensor) -> None:
-    pass
+_advance_op.register_fake(lambda step: None)
 
 
 Place = tuple[nn.Module, str]

@@ -22,8 +22,7 @@ class ResidualVQ(CompositeQuantizer):
     ``r_0 = z``,  ``r_{j+1} = r_j - sg(q_j)``,  ``quantized = Σ_j q_j``,  ``loss = Σ_j loss_j``
 
     Indices have one more dimension, the levels: ``b n q`` or ``b h w q``; the first few of them decode too. The encoder
-    receives the mean of the levels' gradients: with straight-through inside, the decoder's gradient once and not once
-    per level.
+    receives the mean of the levels' gradients: with straight-through inside, the decoder's gradient once.
 
     >>> vq = ResidualVQ(dim=64, codebook_size=1024, num_quantizers=8)
     >>> coarse = vq(torch.randn(2, 50, 64), levels=3)
@@ -32,16 +31,15 @@ class ResidualVQ(CompositeQuantizer):
 
     Args:
         codebook_size: codes per level, or a sequence of them, one for each level.
-        codebook_dim: one linear layer projects to so many dimensions before the first level and one back after the
-            last; or a sequence, one for each level: then each has projections of its own, as in DAC.
+        codebook_dim: so many dimensions between one projection before the first level and one after the last; or a
+            sequence, one for each level: then each has projections of its own, as in DAC.
         num_quantizers: levels; by default as many as the sequences are long, else 4.
         quantizer: name of the inner quantizer, or what makes one.
         shared_codebook: one codebook serves all levels.
         quantizer_dropout: in training, the share of cases in which only the first levels are used, a random number of
             them; the others then have index -1, no loss and no update. ``True``: always.
         dropout_per: whether the ``"batch"`` is such a case or each ``"sample"``.
-        dropout_min_levels: levels that are always used.
-        dropout_multiple_of: the number of levels used is rounded up to a multiple of this.
+        dropout_min_levels, dropout_multiple_of: levels always used, and a number to whose multiple they are rounded up.
         beam_size: how many ways to begin are kept from level to level, so that the levels together come nearest to the
             latent; 1: each level takes its nearest code. May be set later; quantizers with a codebook only.
         options: arguments of the inner quantizers.

@@ -1,7 +1,4 @@
-"""Codes chosen by a score instead of a distance.
-
-Gumbel-softmax (Jang et al., 2017; Baevski et al., 2019; Ramesh et al., 2021), index backpropagation (Shi et al., 2024).
-"""
+"""Codes chosen by a score instead of a distance."""
 
 import math
 from typing import ClassVar
@@ -26,7 +23,6 @@ class ScoredVQ(Quantizer):
     codes: nn.Parameter
 
     def _own(self, codes_kd: Tensor, freeze_codebook: bool) -> None:
-        """Take these codes."""
         self.codes = nn.Parameter(codes_kd)
         self.freeze_codebook = freeze_codebook
 
@@ -57,7 +53,7 @@ class ScoredVQ(Quantizer):
 
 @register("gumbel_vq")
 class GumbelVQ(ScoredVQ):
-    """A linear layer scores the codes; a code is sampled in training and the best one taken in evaluation.
+    """A linear layer scores the codes; one is sampled in training, the best taken in evaluation (Jang et al., 2017).
 
     ``l_k = w_k·z + b_k``,  ``quantized = c_k, k ~ softmax(l)`` with the gradient of ``Σ_k softmax_k((l + g)/τ) c_k``;
     ``loss = kl_weight · KL(softmax(l) ‖ uniform)``
@@ -102,7 +98,7 @@ class GumbelVQ(ScoredVQ):
 
 @register("ibq")
 class IBQ(ScoredVQ):
-    """The code of the highest score ``z·c_k``; straight-through on the one-hot index, not on the code.
+    """The code of the highest score ``z·c_k``; straight-through on the one-hot index, not the code (Shi et al., 2024).
 
     ``p = softmax_k(z·c_k)``,  ``q = Σ_k (onehot_k + p_k - sg p_k) c_k``,
     ``loss = mse(q, z) + mse(z, sg ĉ) + β · mse(sg z, ĉ) + w · (mean_i H(p_i) - H(mean_i p_i))``

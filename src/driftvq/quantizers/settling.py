@@ -1,7 +1,4 @@
-"""A codebook brought to k-means of latents that do not move any more, a batch at a time.
-
-Shape suffixes: n latents, m latents to start again from, k codes, d dimensions.
-"""
+"""A codebook brought to k-means of latents that do not move any more, a batch at a time; m start codes again."""
 
 from collections.abc import Iterable
 

@@ -1,8 +1,4 @@
-"""Codebooks that a trained network alone moves, all codes together.
-
-TransVQ as it was published, as printed and as in the authors' code; SimVQ (Zhu et al., 2024), whose network is a
-matrix; FVQ (Chang et al., 2025), whose network compresses, processes and recovers the codes (VQBridge).
-"""
+"""Codebooks that a trained network alone moves: TransVQ as published, SimVQ, and FVQ's VQBridge."""
 
 import re
 from collections.abc import Mapping
@@ -193,7 +189,7 @@ class TransVQPublished(CodebookQuantizer):
 
 @register("sim_vq")
 class SimVQ(CodebookQuantizer):
-    """The codebook in use is ``C' = C Wᵀ``; W is trained, C is frozen Gaussian noise.
+    """The codebook in use is ``C' = C Wᵀ`` (Zhu et al., 2024); W is trained, C is frozen Gaussian noise.
 
     ``loss = mse(sg z, c') + β · mse(z, sg c')``
 
@@ -210,7 +206,7 @@ class SimVQ(CodebookQuantizer):
 
 @register("bridge_vq")
 class BridgeVQ(CodebookQuantizer):
-    """The codebook in use is ``C' = recover(C, process(compress(C)))``; C and the projector are trained.
+    """FVQ (Chang et al., 2025): ``C' = recover(C, process(compress(C)))`` is in use, C and the projector are trained.
 
     ``loss = mse(sg z, c') + β · mse(z, sg c')``
 

@@ -1,8 +1,4 @@
-"""Codes and latents brought together by optimal transport.
-
-Wasserstein VQ (Fang et al., 2025) matches mean and covariance of the codes to those of the latents; OptVQ (Zhang et
-al., 2024) assigns the latents so that all codes are asked for equally.
-"""
+"""Codes and latents brought together by optimal transport: Fang et al., 2025; Zhang et al., 2024 (OptVQ)."""
 
 import math
 from typing import ClassVar, Unpack

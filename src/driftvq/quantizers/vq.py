@@ -1,8 +1,4 @@
-"""Nearest codes that are trained by gradient alone.
-
-Vanilla vector quantization (van den Oord et al., 2017), that of directions in few dimensions (Yu et al., 2022), and
-DiVeQ with its space-filling form (Vali et al., 2025): a step to the code whose length is differentiated.
-"""
+"""Nearest codes that are trained by gradient alone."""
 
 from typing import Any, ClassVar, Unpack
 
@@ -20,7 +16,7 @@ from driftvq.quantizers.steps import Call, Selection
 
 @register("vq")
 class VQ(CodebookQuantizer):
-    """The quantizer of the VQ-VAE: nearest code, codebook trained by gradient.
+    """The quantizer of the VQ-VAE (van den Oord et al., 2017): nearest code, codebook trained by gradient.
 
     ``loss = mse(sg z, c) + β · mse(z, sg c) [+ w · (|ĈĈᵀ|² - K) / K²]``
 
@@ -91,8 +87,9 @@ class DecodedCodes(TrainedCodes):
 class DiVeQ(CodebookQuantizer):
     """The step to the nearest code, ``q = z + |c - z| · sg(v/|v|)``, ``v = c - z + noise``, and no loss of its own.
 
-    The gradient reaches latent and code through the length of the step. The noise has a ``variance`` in mean squared
-    quantization errors of the batch; by default ``commitment_weight`` is 0 and ``kmeans_init`` is on.
+    The gradient reaches latent and code through the length of the step (Vali et al., 2025). The noise has a
+    ``variance`` in mean squared quantization errors of the batch; by default ``commitment_weight`` is 0 and
+    ``kmeans_init`` is on.
     """
 
     way: ClassVar[type[Directional]] = Directional

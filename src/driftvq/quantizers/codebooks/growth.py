@@ -1,7 +1,4 @@
-"""More codes in the middle of training, without changing what the existing ones mean.
-
-Shape suffixes: k codes before, m codes to add, d dimensions.
-"""
+"""More codes in the middle of training, m beside the k before, without changing what these mean."""
 
 from collections.abc import Callable
 from typing import NamedTuple
