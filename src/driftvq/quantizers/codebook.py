@@ -163,7 +163,7 @@ class CodebookQuantizer(Quantizer):
         return step
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        if self.restart_after > 0 and call.learns and not self._frozen and self.book.by_gradient:
+        if self.restart_after > 0 and call.learns and not self._frozen and self.book.has_loss:
             with torch.no_grad():
                 overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
                 weight_n = row_weights(z_nd, call.valid)

@@ -16,6 +16,8 @@ from driftvq.quantizers.finite import OWN_SCALE
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.steps import Call, Selection
 
+GAIN_PER_CODE = 0.01  # of the softmax kernel, as in the authors' code; the Gaussian one has none
+
 
 class SpreadingCodes(TrainedCodes):
     """Trained codes with a kernel whose width decays, see :func:`driftvq.functional.kernel_transfer`."""
@@ -81,7 +83,6 @@ class NSVQPaper(CodebookQuantizer):
 
     codes_type: ClassVar[type[SpreadingCodes]] = KernelCodes
     kernel: ClassVar[Kernel] = "gaussian"
-    gain_per_code: ClassVar[float | None] = None
     decay: ClassVar[float] = 0.9
     defaults: ClassVar[CodebookOptions] = {"kmeans_init": True, "estimator": "modified"}
     book: SpreadingCodes
@@ -100,8 +101,7 @@ class NSVQPaper(CodebookQuantizer):
         options = {**self.defaults, **options}
         super().__init__(dim, codebook_size, codebook_dim, **options)
         decay = self.decay if bandwidth_decay is None else bandwidth_decay
-        gain = 1.0 if self.gain_per_code is None else self.gain_per_code * codebook_size
-        kernel = (self.kernel, bandwidth, decay, decay_every, gain)
+        kernel = (self.kernel, bandwidth, decay, decay_every, GAIN_PER_CODE * codebook_size)
         self._own(self.codes_type(codebook_size, self.codebook_dim, *kernel))
 
     def _scale(self) -> tuple[float, float]:
@@ -122,7 +122,6 @@ class NSVQPublished(NSVQPaper):
     """
 
     kernel = "softmax"
-    gain_per_code = 0.01
     decay = 0.5
     defaults: ClassVar[CodebookOptions] = {"estimator": Modified(divisor="elements")}
 

@@ -16,17 +16,7 @@ from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, finite_rows, is_seen_at_once
 from driftvq.quantizers.recomputation import Past, advance_, recomputing
-from driftvq.quantizers.steps import (
-    Call,
-    Details,
-    LossTerms,
-    QuantizerOutput,
-    Selection,
-    Step,
-    any_valid,
-    mask_of_lens,
-    project,
-)
+from driftvq.quantizers.steps import Call, Details, LossTerms, QuantizerOutput, Selection, Step, mask_of_lens, project
 
 
 class Quantizer(nn.Module):
@@ -349,6 +339,12 @@ class Quantizer(nn.Module):
             for name in getattr(module, "training_state", ())
             if (buffer := module._buffers.get(name)) is not None and buffer.is_floating_point()
         ]
+
+
+def any_valid(indices: Tensor) -> Tensor:
+    """Which positions have a code, ``(n, 1)``."""
+    rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
+    return (rows >= 0).any(dim=1, keepdim=True)
 
 
 QUANTIZERS: dict[str, type[Quantizer]] = {}

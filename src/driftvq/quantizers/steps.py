@@ -97,12 +97,6 @@ def mask_of_lens(x: Tensor, mask: Tensor | None, lens: Tensor, channel_first: bo
     return torch.arange(positions[0], device=x.device) < lens.to(x.device)[:, None]
 
 
-def any_valid(indices: Tensor) -> Tensor:
-    """Which positions have a code, ``(n, 1)``."""
-    rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
-    return (rows >= 0).any(dim=1, keepdim=True)
-
-
 def project(layer: nn.Module, x_nd: Tensor) -> Tensor:
     """Apply a projection in its own precision; without one, raise half precision to float32."""
     if not isinstance(layer, nn.Identity):

@@ -9,15 +9,9 @@ from torch import Tensor, nn
 
 from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
+from driftvq.quantizers.codebooks import networks
 from driftvq.quantizers.codebooks.base import Codebook
 from driftvq.quantizers.codebooks.growth import Rule, between
-from driftvq.quantizers.codebooks.networks import (
-    CodeBridge,
-    CodeTokens,
-    CodeTransformer,
-    PublishedTransformer,
-    Residual,
-)
 from driftvq.quantizers.finite import is_seen_at_once, is_traced
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.trans_vq import TransformName
@@ -35,7 +29,7 @@ class TransformedCodes(Codebook):
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"base": between}
-    by_gradient: ClassVar[bool] = True
+    has_loss: ClassVar[bool] = True
     base: Tensor  # C, Gaussian noise of variance 1/d unless it is set
     settled: Tensor  # above 0 where the codes in use are C itself, and φ is idle
 
@@ -84,7 +78,7 @@ class TransformedCodes(Codebook):
         return super().train(mode)
 
     def check_growth(self) -> None:
-        if any(isinstance(module, CodeTokens | CodeBridge) for module in self.transform.modules()):
+        if any(isinstance(module, networks.CodeTokens | networks.CodeBridge) for module in self.transform.modules()):
             raise ValueError("codes that a network mixes with each other cannot grow: new ones would change the others")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,8 +135,8 @@ class TransVQPaper(CodebookQuantizer):
         if transform == "mlp":
             network: nn.Module = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
         else:
-            network = CodeTransformer(dim, width, mlp_ratio)
-        self._own(TransformedCodes(codebook_size, dim, Residual(network) if residual else network))
+            network = networks.CodeTransformer(dim, width, mlp_ratio)
+        self._own(TransformedCodes(codebook_size, dim, networks.Residual(network) if residual else network))
 
 
 @register("trans_vq_published")
@@ -162,7 +156,7 @@ class TransVQPublished(CodebookQuantizer):
         self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
     ) -> None:
         super().__init__(dim, codebook_size, codebook_dim, **options)
-        network = PublishedTransformer(codebook_size, self.codebook_dim, WIDTH, MLP_RATIO)
+        network = networks.PublishedTransformer(codebook_size, self.codebook_dim, WIDTH, MLP_RATIO)
         self._own(TransformedCodes(codebook_size, self.codebook_dim, network))
 
     @torch.no_grad()
@@ -234,5 +228,5 @@ class BridgeVQ(CodebookQuantizer):
             positive_int(name, value)
         if width % heads:
             raise ValueError(f"heads must divide width {width}, got {heads}")
-        bridge = CodeBridge(self.codebook_dim, group, width, heads, depth)
+        bridge = networks.CodeBridge(self.codebook_dim, group, width, heads, depth)
         self._own(TransformedCodes(codebook_size, self.codebook_dim, bridge, trains_base=True))

@@ -4,18 +4,10 @@ import math
 from typing import ClassVar, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import highest_logit, masked_mse
-from driftvq.functional.transport import (
-    distance_spread,
-    gaussian,
-    mean_assignment,
-    moments,
-    square_moments,
-    wasserstein_loss,
-)
+from driftvq.functional import gaussian, highest_logit, moments, square_moments
+from driftvq.functional.transport import distance_spread, mean_assignment, wasserstein_loss
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson, Match, TrainedCodes, row_weights
@@ -85,8 +77,7 @@ class PricedCodes(TrainedCodes):
         if not self.training or not codes_kd.requires_grad or choices_n is not None:
             return super().match(z_nd, codes_kd, valid_n, choices_n)
         winners_n, prices_k = self._balanced(z_nd.detach(), codes_kd.detach(), valid_n)
-        codes_nd = F.embedding(winners_n, codes_kd)
-        return Match(winners_n, codes_nd, masked_mse(z_nd.detach(), codes_nd, valid_n), seen=prices_k)
+        return super().match(z_nd, codes_kd, valid_n, winners_n)._replace(seen=prices_k)
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:

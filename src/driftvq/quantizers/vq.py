@@ -2,13 +2,12 @@
 
 from typing import Any, ClassVar, Unpack
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import Metric, nearest, orthogonal_loss
+from driftvq.functional import Metric, orthogonal_loss
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.base import Match, TrainedCodes, UnitCodes
+from driftvq.quantizers.codebooks.base import TrainedCodes, UnitCodes
 from driftvq.quantizers.estimators import Directional, SpaceFilling
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.steps import Call, Selection
@@ -78,9 +77,7 @@ class FactorizedVQ(CodebookQuantizer):
 class DecodedCodes(TrainedCodes):
     """Trained codes without a loss of their own: the decoder's gradient moves them."""
 
-    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
-        winners_n = nearest(z_nd, codes_kd) if choices_n is None else choices_n
-        return Match(winners_n, F.embedding(winners_n, codes_kd))
+    has_loss = False
 
 
 @register("diveq")

@@ -75,7 +75,7 @@ class Codebook(nn.Module):
 
     rows_per_code: ClassVar[dict[str, Rule]] = {}  # parameters and buffers with a row per code, and how each grows
     training_state: ClassVar[tuple[str, ...]] = ()  # buffers that say how training goes on, idle in evaluation
-    by_gradient: ClassVar[bool] = False  # whether an optimizer moves the codes
+    has_loss: ClassVar[bool] = False  # whether a term of the loss draws the codes to the latents
     takes_choices: ClassVar[bool] = True  # whether `match` can be told the codes instead of searching the nearest
     leaves_out: bool = False  # whether latents that are not finite move nothing, without a mask
     codes: Tensor
@@ -109,7 +109,7 @@ class Codebook(nn.Module):
         """
         winners_n = nearest(z_nd, codes_kd) if choices_n is None else choices_n
         codes_nd = F.embedding(winners_n, codes_kd)
-        return Match(winners_n, codes_nd, masked_mse(z_nd.detach(), codes_nd, valid_n) if self.by_gradient else None)
+        return Match(winners_n, codes_nd, masked_mse(z_nd.detach(), codes_nd, valid_n) if self.has_loss else None)
 
     def learn_(self, lesson: Lesson) -> Tensor:
         """Move codes by statistics, once per training step; returns the :meth:`Lesson.counts`."""
@@ -161,7 +161,7 @@ class TrainedCodes(Codebook):
     """Codes as a parameter: the gradient of ``mse(sg z, c)`` moves those that were selected."""
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between}
-    by_gradient: ClassVar[bool] = True
+    has_loss: ClassVar[bool] = True
 
     def __init__(self, codebook_size: int, dim: int) -> None:
         super().__init__()
