@@ -283,9 +283,7 @@ def nearest_by_faiss(x_nd: Tensor, scoring: Scoring) -> Tensor:
 class _Blocked:
     """Searches that rely on faiss's blocked kernels at this moment, and the setting to return to after the last."""
 
-    lock = threading.Lock()
-    searches = 0
-    threshold = 0
+    lock, searches, threshold = threading.Lock(), 0, 0
 
 
 @contextmanager

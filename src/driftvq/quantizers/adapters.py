@@ -5,6 +5,7 @@ index per position. The codecs of audio are in :mod:`driftvq.quantizers.codec_ad
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack
 
 import torch
@@ -23,6 +24,8 @@ Loaded = TypeVar("Loaded", bound=Quantizer)
 class ImageAdapter(nn.Module):
     """Base: a quantizer ``vq`` with one index per position, for latents ``b c h w``: it has ``channel_first=True``."""
 
+    n_e = property(attrgetter("vq.codebook_size"))
+
     def __init__(self, vq: Quantizer) -> None:
         super().__init__()
         name = type(vq).__name__
@@ -34,11 +37,6 @@ class ImageAdapter(nn.Module):
             raise ValueError(f"this package has one index per position, {name} gives {vq.indices_per_position}")
         self.vq = vq
         self.e_dim = self.vq_embed_dim = vq.dim
-
-    @property
-    def n_e(self) -> int:
-        """Number of codes."""
-        return self.vq.codebook_size
 
     @property
     def beta(self) -> float:
@@ -181,14 +179,9 @@ def from_vector_quantize_pytorch(
     defaults unless it is among the options: ``decay``, ``commitment_weight``, ``estimator="rotation"`` (the
     original's default), ``channel_first=True`` (its ``accept_image_fmap``) and so on.
 
-    Args:
-        state_dict: of one ``VectorQuantize`` or ``SimVQ``.
-        learnable_codebook, use_cosine_sim: as it was built; the state dict looks the same.
-        options: arguments of the driftvq quantizer.
-
-    Returns:
-        :class:`SimVQ`, or for ``VectorQuantize`` :class:`EMAVQ`, :class:`VQ` if the codebook is learnable and
-        :class:`FactorizedVQ` if it is compared by cosine; the last is trained on by gradient, not by moving average.
+    Returns :class:`SimVQ`, or for ``VectorQuantize`` :class:`EMAVQ`, :class:`VQ` if its codebook is learnable and
+    :class:`FactorizedVQ` if it is compared by cosine, which the state dict does not tell; the last is trained on by
+    gradient, not by moving average.
     """
     if "frozen_codebook" in state_dict:
         return _from_sim_vq(state_dict, **options)

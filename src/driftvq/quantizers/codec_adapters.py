@@ -8,6 +8,7 @@ Shapes: b batch, c channels, t frames, q levels.
 import math
 from bisect import bisect_right
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -71,17 +72,14 @@ class EncodecQuantizer(CodecAdapter):
     ``model.quantizer = as_encodec(vq, model.config.frame_rate)``; in training add ``model.quantizer.loss``.
     """
 
+    codebook_size = property(attrgetter("vq.codebook_size"))  # of a level
+
     def __init__(self, vq: ResidualVQ, frame_rate: float) -> None:
         super().__init__()
         if not isinstance(frame_rate, int | float) or not 0 < frame_rate < math.inf:
             raise ValueError(f"frame_rate must be a number above 0, got {frame_rate!r}")
         self.vq, self.frame_rate = _checked(vq, "EnCodec"), frame_rate
         self.num_quantizers = vq.indices_per_position
-
-    @property
-    def codebook_size(self) -> int:
-        """Codes of a level."""
-        return self.vq.codebook_size
 
     def get_num_quantizers_for_bandwidth(self, bandwidth: float | None = None) -> int:
         """Levels that a bandwidth in kbit/s pays for, at least one; all without a bandwidth."""
@@ -115,6 +113,8 @@ class MimiQuantizer(CodecAdapter):
     Both see the same latents and their outputs add up. Training as with :class:`EncodecQuantizer`.
     """
 
+    codebook_size = property(attrgetter("semantic.codebook_size"))  # of a level
+
     def __init__(self, semantic: ResidualVQ, acoustic: ResidualVQ) -> None:
         super().__init__()
         self.semantic, self.acoustic = _checked(semantic, "Mimi"), _checked(acoustic, "Mimi")
@@ -124,11 +124,6 @@ class MimiQuantizer(CodecAdapter):
         self.num_semantic_quantizers = semantic.indices_per_position
         self.num_acoustic_quantizers = acoustic.indices_per_position
         self.max_num_quantizers = self.num_semantic_quantizers + self.num_acoustic_quantizers
-
-    @property
-    def codebook_size(self) -> int:
-        """Codes of a level."""
-        return self.semantic.codebook_size
 
     def encode(self, embeddings: Tensor, num_quantizers: int | None = None) -> Tensor:
         """Latents ``b c t`` to codes ``q b t``, the semantic levels first."""
@@ -159,6 +154,8 @@ class DacQuantizer(nn.Module):
     the quantizer's β does not count. With ``codebook_dim`` each level has its projections, as in DAC.
     """
 
+    codebook_size = property(attrgetter("vq.codebook_size"))  # of a level
+
     def __init__(self, vq: ResidualVQ) -> None:
         super().__init__()
         self.vq = _checked(vq, "DAC")
@@ -166,11 +163,6 @@ class DacQuantizer(nn.Module):
             raise ValueError(f"DAC's levels have latents at all positions, those of {type(vq).__name__} do not")
         self.n_codebooks = vq.indices_per_position
         self.codebook_dim = [self.vq.part(level).codebook_dim for level in range(self.n_codebooks)]
-
-    @property
-    def codebook_size(self) -> int:
-        """Codes of a level."""
-        return self.vq.codebook_size
 
     def forward(
         self, hidden_state: Tensor, n_quantizers: int | None = None

@@ -1,7 +1,4 @@
-"""Sums and gathers over all processes; without a process group each is the identity.
-
-Whether a process group is running is asked at every call, so a module may be built before the group is.
-"""
+"""Sums and gathers over all processes; each is the identity while there is no process group, which may come later."""
 
 from collections.abc import Callable
 from functools import wraps

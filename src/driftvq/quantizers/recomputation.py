@@ -24,13 +24,6 @@ def recomputing() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-def may_be_recomputed() -> bool:
-    """Whether this forward pass may be asked for again: torch runs it without gradients, or keeps no tensors of it."""
-    if torch.compiler.is_compiling():
-        return False
-    return not torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
 def advance_(step: Tensor) -> None:
     """Count a training step; in a compiled graph, refuse to count one again."""
     if torch.compiler.is_compiling():
@@ -65,10 +58,7 @@ class Call:
 
 
 class Past:
-    """The latest training calls that may be recomputed, with a codebook's tensors as each call saw them.
-
-    At most ``most`` of them wait; where levels share a quantizer, each level makes one.
-    """
+    """The latest training calls that may be recomputed, a few at most; levels that share a quantizer make one each."""
 
     def __init__(self, most: int = MOST_CALLS) -> None:
         self.most = most
@@ -80,9 +70,12 @@ class Past:
     ) -> None:
         """After a call that may be recomputed, keep what it found and a codebook as it is: its buffers and ``learned``.
 
-        After one that keeps its tensors nothing is likely to be recomputed any more, and all is forgotten.
+        Torch runs such a call without gradients, or keeps no tensors of it. After one that keeps its tensors nothing is
+        likely to be recomputed any more, and all is forgotten.
         """
-        if not may_be_recomputed():
+        if torch.compiler.is_compiling() or (
+            torch.is_grad_enabled() and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        ):
             self._drop(len(self.calls))
             return
         done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)

@@ -41,8 +41,7 @@ def copied(rows: Tensor, split: Split) -> Tensor:
 
 def halved(rows: Tensor, split: Split) -> Tensor:
     """Parents share what they have with the new codes."""
-    rows = rows.index_copy(0, split.parents, rows[split.parents] / 2)
-    return copied(rows, split)
+    return copied(rows.index_copy(0, split.parents, rows[split.parents] / 2), split)
 
 
 def split_busiest(codebook_kd: Tensor, busyness_k: Tensor, old_size: int, most: int, seed: int) -> Split:

@@ -5,7 +5,6 @@ Shape suffixes: k codes, d dimensions of a code, w width of the network, t token
 
 from collections import OrderedDict
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -48,7 +47,7 @@ class Block(nn.Module):
         return y_kw
 
 
-class CodeTokens(nn.Module):
+class CodeTokens(nn.Sequential):
     """The body of the paper's P_φ: each code a token, one block of linear attention and MLP, a last norm (Sec. 3.4).
 
     Maps codes ``(k, d)`` to ``(k, width)``; names and layout are those of the authors' code. The hidden width of the
@@ -56,22 +55,8 @@ class CodeTokens(nn.Module):
     """
 
     def __init__(self, dim: int, width: int, mlp_ratio: float) -> None:
-        super().__init__()
-        self.in_proj = nn.Linear(dim, width, bias=False)
-        self.blocks = nn.ModuleList([Block(width, int(width * mlp_ratio))])
-        self.norm = nn.LayerNorm(width)
-
-    def embedded(self, codes_kd: Tensor) -> Tensor:
-        """The tokens ``(k, w)``."""
-        tokens_kw: Tensor = self.in_proj(codes_kd)
-        return tokens_kw
-
-    def forward(self, codes_kd: Tensor) -> Tensor:
-        x_kw = self.embedded(codes_kd)
-        for block in self.blocks:
-            x_kw = block(x_kw)
-        y_kw: Tensor = self.norm(x_kw)
-        return y_kw
+        in_proj, blocks = nn.Linear(dim, width, bias=False), nn.Sequential(Block(width, int(width * mlp_ratio)))
+        super().__init__(OrderedDict(in_proj=in_proj, blocks=blocks, norm=nn.LayerNorm(width)))
 
 
 class CodeTransformer(CodeTokens):
@@ -81,10 +66,6 @@ class CodeTransformer(CodeTokens):
         super().__init__(dim, width, mlp_ratio)
         self.out_proj = nn.Linear(width, dim, bias=False)
 
-    def forward(self, codes_kd: Tensor) -> Tensor:
-        moved_kd: Tensor = self.out_proj(super().forward(codes_kd))
-        return moved_kd
-
 
 class PublishedTransformer(CodeTransformer):
     """The authors' published P_φ: :class:`CodeTransformer` with a learned vector per code, drawn from N(0, 1)."""
@@ -93,8 +74,10 @@ class PublishedTransformer(CodeTransformer):
         super().__init__(dim, width, mlp_ratio)
         self.pos_emb = nn.Embedding(codebook_size, width)
 
-    def embedded(self, codes_kd: Tensor) -> Tensor:
-        return super().embedded(codes_kd) + self.pos_emb.weight
+    def forward(self, codes_kd: Tensor) -> Tensor:
+        in_proj, blocks, norm, out_proj, _ = self
+        moved_kd: Tensor = out_proj(norm(blocks(in_proj(codes_kd) + self.pos_emb.weight)))
+        return moved_kd
 
 
 class AttentionBlock(nn.Module):
@@ -158,17 +141,14 @@ class Residual(nn.Module):
         return moved_kd
 
 
-class BoundedLayer(nn.Module):
+class BoundedLayer(nn.Sequential):
     """``h(c) = tanh(c V + b)``: the hidden layer of an MLP, with features that differ from the first step on.
 
     V is drawn from N(0, 1/d) and b from N(0, 1), for standardised codes.
     """
 
     def __init__(self, dim: int, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(dim, width)
-        nn.init.normal_(self.linear.weight, std=dim**-0.5)
-        nn.init.normal_(self.linear.bias)
-
-    def forward(self, codes_kd: Tensor) -> Tensor:
-        return torch.tanh(self.linear(codes_kd))
+        linear = nn.Linear(dim, width)
+        nn.init.normal_(linear.weight, std=dim**-0.5)
+        nn.init.normal_(linear.bias)
+        super().__init__(OrderedDict(linear=linear, tanh=nn.Tanh()))
