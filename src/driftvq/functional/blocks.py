@@ -18,9 +18,7 @@ TILE_LATENTS, TILE_CODES = 64, 64
 three registers per place of the tile leave room for the products, and 64 KB of shared memory, AMD's, for their factors.
 """
 
-FULL_PRECISION = ("cpu", "cuda")
-"""Devices that compute in float64, and that have every function of ``torch.linalg``; Apple's do not."""
-
+FULL_PRECISION = ("cpu", "cuda")  # devices that have float64 and every function of ``torch.linalg``; Apple's do not
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -153,11 +153,6 @@ def highest_logit(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
     return _highest_logit_op(x_nd, weight_kd, bias_k)
 
 
-@operator("highest_logit", index_like)
-def _highest_logit_op(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
-    return highest_by_blocks(x_nd, weight_kd, bias_k)
-
-
 def _search(x_nd: Tensor, found: Scoring, way: str) -> Search:
     """The function that searches these latents."""
     ways = available_ways(x_nd)
@@ -228,6 +223,9 @@ def highest_by_blocks(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: flo
     return indices_n
 
 
+_highest_logit_op = operator("highest_logit", index_like)(highest_by_blocks)
+
+
 def highest_by_blocks_of_codes(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: float = 1.0) -> Tensor:
     """The same in blocks of codes: in a graph that is exported their number is known, that of latents is not.
 
@@ -252,8 +250,7 @@ def highest_by_blocks_of_codes(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, 
     return cast("Tensor", scan(better, none, (weight_bcd, bias_bc, start_b))[0][1])
 
 
-FAR = 2.0**32
-"""Squared distance, in units of the codebook's size, from which faiss's ``|x|² - 2 x·c + |c|²`` is mostly ``|x|²``."""
+FAR = 2.0**32  # squared distance, in codebook sizes, from which faiss's ``|x|² - 2 x·c + |c|²`` is mostly ``|x|²``
 
 
 @cache
@@ -310,9 +307,7 @@ def _settings(faiss: ModuleType) -> Iterator[None]:
                 faiss.cvar.distance_compute_blas_threshold = _Blocked.threshold
 
 
-ROUNDS, MARGIN = 3, 0.9
-"""Another way must take less than this share of the preferred one's time: a draw is decided alike in every run."""
-
+ROUNDS, MARGIN = 3, 0.9  # less than this share of the preferred way's time wins: a draw is decided alike in every run
 _remembered: dict[tuple[str, int, int, int], str] = {}
 
 

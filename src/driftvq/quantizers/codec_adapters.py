@@ -1,8 +1,6 @@
 """Residual quantizers behind the calls of audio codecs: EnCodec, DAC and Mimi in transformers, and descript's DAC.
 
-They take quantizers with ``channel_first=True``.
-
-Shapes: b batch, c channels, t frames, q levels.
+They take quantizers with ``channel_first=True``. Shapes: b batch, c channels, t frames, q levels.
 """
 
 import math

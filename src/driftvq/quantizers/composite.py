@@ -21,8 +21,7 @@ MakeQuantizer = Callable[..., Quantizer]
 class CompositeQuantizer(Quantizer):
     """Several quantizers that act as one, each with an index per position, or several if it is a composite itself.
 
-    Indices have one more dimension: those of the first quantizer, of the second and so on. A method gives its inner
-    quantizers to :meth:`_contain`.
+    Indices have one more dimension: those of the first quantizer, of the second and so on.
     """
 
     def _contain(

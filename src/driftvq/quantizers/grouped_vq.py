@@ -21,12 +21,8 @@ class GroupedVQ(CompositeQuantizer):
 
     Indices have one more dimension, the groups: ``b n g`` or ``b h w g``. Over :class:`ResidualVQ` they are those of
     the first group's levels, then of the second's: ``indices.unflatten(-1, (groups, levels))``; a call may then use
-    fewer ``levels``, in each group.
-
-    Args:
-        codebook_size: codes per group, or a sequence of them, one for each group.
-        groups: G; divides the dimension.
-        quantizer, shared_codebook, options: as in :class:`ResidualVQ`.
+    fewer ``levels``, in each group. G is ``groups`` and divides the dimension; the other arguments are as in
+    :class:`ResidualVQ`, for groups instead of levels.
     """
 
     def __init__(

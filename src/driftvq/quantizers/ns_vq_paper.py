@@ -73,12 +73,9 @@ class NSVQPaper(CodebookQuantizer):
     averaged over latents and dimensions, so that ``Δc_k ∝ w_k (z - c_k)`` (Eq. 17). The paper prints the second term
     without the square and without a stop-gradient on the weight; only this form has Eq. 17 as its gradient.
 
-    Args:
-        bandwidth: 2σ².
-        bandwidth_decay: factor applied by ``vq.book.decay_bandwidth_()``, in the paper after each epoch; here 0.9.
-        decay_every: decay by itself after so many training steps; 0: leave it to the caller.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; as in the paper, ``kmeans_init`` is on and
-            ``estimator`` is ``"modified"``.
+    The ``bandwidth``, 2σ², is multiplied by ``bandwidth_decay``, 0.9, by ``vq.book.decay_bandwidth_()``, in the paper
+    after each epoch, or by itself after every ``decay_every`` training steps, unless that is 0. As in the paper
+    ``kmeans_init`` is on and ``estimator`` is ``"modified"``.
     """
 
     codes_type: ClassVar[type[SpreadingCodes]] = KernelCodes

@@ -65,10 +65,8 @@ class Step(NamedTuple):
 class Details(NamedTuple):
     """What a call returns, and everything behind it.
 
-    Attributes:
-        terms: of the loss, unweighted, and summed over levels or averaged over groups as the loss is.
-        latents, codes: the projected latents and their codes before the output projection, channel last.
-        parts: the details of each level or group of a composite, channel last; otherwise empty.
+    The terms of the loss are unweighted, and summed over levels or averaged over groups as the loss is. Channel last
+    are projected latents and codes before the output projection, and ``parts``: of each level or group of a composite.
     """
 
     quantized: Tensor

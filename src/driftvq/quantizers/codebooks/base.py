@@ -55,10 +55,7 @@ class Lesson(NamedTuple):
         return sum_over_processes(self.latents.new_zeros(codebook_size).index_add_(0, self.winners, self.weight))[0]
 
     def sums(self, codebook_size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The :meth:`counts`, the sums of these latents ``(k, d)``, and how many each process has ``(r,)``.
-
-        Without latents that are not finite, and in one message.
-        """
+        """Counts, sums of these latents ``(k, d)``, how many each process has ``(r,)``: of those that are finite."""
         rows_nv = torch.cat([self.latents, self.latents.new_ones(len(self.latents), 1)], dim=1)
         valid_n = self.valid
         if valid_n is None and not is_seen_at_once(self.latents):

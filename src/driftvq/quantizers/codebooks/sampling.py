@@ -10,8 +10,7 @@ from driftvq.quantizers.distributed import by_process, sum_over_processes, world
 
 PLACES = 1024  # free codes that are filled at most at once
 
-GOLDEN, CYCLE = 0.6180339887498949, 4096
-"""Multiples of the golden ratio fall into the unit interval more evenly than random numbers; so many are told apart."""
+GOLDEN, CYCLE = 0.6180339887498949, 4096  # modulo 1 its multiples lie more evenly than random numbers; so many differ
 
 
 class Drawn(NamedTuple):
