@@ -158,8 +158,9 @@ class CompositeQuantizer(Quantizer):
 
     def _check_width(self, indices: Tensor) -> None:
         """Refuse another number of indices per position."""
-        if indices.ndim == 0 or indices.shape[-1] != (wanted := self.indices_per_position):
-            raise ValueError(f"indices must end in a dimension of {wanted}, got shape {tuple(indices.shape)}")
+        width, shape = self.indices_per_position, tuple(indices.shape)
+        if shape[-1:] != (width,):
+            raise ValueError(f"indices must end in a dimension of {width}, got shape {shape}")
 
 
 def side_by_side(indices: Sequence[Tensor]) -> Tensor:

@@ -39,7 +39,7 @@ class ResidualVQ(CompositeQuantizer):
         quantizer_dropout: in training, the share of cases in which only the first levels are used, a random number of
             them; the others then have index -1, no loss and no update. ``True``: always.
         dropout_per: whether the ``"batch"`` is such a case or each ``"sample"``.
-        dropout_min_levels, dropout_multiple_of: levels always used, and a number to whose multiple they are rounded up.
+        dropout_min_levels, dropout_multiple_of: levels always used; a multiple to which the number used is rounded up.
         beam_size: how many ways to begin are kept from level to level, so that the levels together come nearest to the
             latent; 1: each level takes its nearest code. May be set later; quantizers with a codebook only.
         options: arguments of the inner quantizers.
