@@ -175,8 +175,11 @@ class CodebookQuantizer(Quantizer):
             self._start_(z_nd, call.valid)
         z_nd = self.to_code_space(z_nd)
         codebook_kd = self.codebook
-        with torch.enable_grad():  # cast codes still say that they learn, where a checkpoint runs without gradients
-            codebook_kd = codebook_kd.to(z_nd.dtype) if call.trains else codebook_kd.detach().to(z_nd.dtype)
+        if call.trains:
+            with torch.enable_grad():  # cast codes still say that they learn, where a checkpoint runs without gradients
+                codebook_kd = codebook_kd.to(z_nd.dtype)
+        else:
+            codebook_kd = codebook_kd.to(z_nd.dtype).detach()
         match = self.book.match(z_nd, codebook_kd, call.valid, call.choices)
         terms = {"commitment": masked_mse(z_nd, match.codes.detach(), call.valid)}
         loss = self.commitment_weight * terms["commitment"]
