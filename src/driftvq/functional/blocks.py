@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-CPU_BLOCK_ELEMENTS = 2**21  # 8 MB of float32: in a shared cache, a block's exponentials cost no access to memory
+CPU_BLOCK_ELEMENTS = 2**21  # 8 MB of float32: fits a shared cache, so that a block's steps stay out of main memory
 ACCELERATOR_BLOCK_ELEMENTS = 2**26  # 256 MB of float32: few enough kernel launches to keep a GPU busy
 MIN_BLOCK_ROWS = 32
 

@@ -46,7 +46,7 @@ class Selection(NamedTuple):
     quantized: Tensor
     indices: Tensor
     loss: Tensor
-    lesson: Lesson | None  # what codes learn, where others do not; its winners are no ``indices`` that were sampled
+    lesson: Lesson | None  # what the codes learn, by winners that are never sampled; None: others do the learning
     terms: dict[str, Tensor] | None = None  # of the loss, unweighted, by their names in LossTerms
     parts: tuple["Step", ...] = ()  # what the inner quantizers of a composite did
     absent: tuple["Step", ...] = ()  # and, with no latents, those that this process leaves out and others may use
