@@ -1,4 +1,7 @@
-"""Pure tensor functions: no module, no state, no logging."""
+"""Pure tensor functions: no module, no state, no logging.
+
+Names of tensors end in their shapes: n latents, k codes, d dimensions, b latents of one block; a module adds its own.
+"""
 
 from driftvq.functional.displacement import (
     Drift,

@@ -4,17 +4,13 @@ Nothing of size latents × codes outlives its block, and graphs see what walks o
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-CPU_BLOCK_ELEMENTS = 2**21
-"""8 MB of float32: fits a shared cache, so a block's matmul, reduction and exponential stay out of main memory."""
-
-ACCELERATOR_BLOCK_ELEMENTS = 2**26
-"""256 MB of float32: few enough kernel launches to keep a GPU busy."""
-
+CPU_BLOCK_ELEMENTS = 2**21  # 8 MB of float32: fits a shared cache, so that a block's steps stay out of main memory
+ACCELERATOR_BLOCK_ELEMENTS = 2**26  # 256 MB of float32: few enough kernel launches to keep a GPU busy
 MIN_BLOCK_ROWS = 32
 
 TILE_LATENTS, TILE_CODES = 64, 64
@@ -22,36 +18,28 @@ TILE_LATENTS, TILE_CODES = 64, 64
 three registers per place of the tile leave room for the products, and 64 KB of shared memory, AMD's, for their factors.
 """
 
-FULL_PRECISION = ("cpu", "cuda")
-"""Devices that compute in float64, and that have every function of ``torch.linalg``; Apple's do not."""
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
+FULL_PRECISION = ("cpu", "cuda")  # devices that have float64 and every function of ``torch.linalg``; Apple's do not
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def operator(
     name: str, fake: Callable[..., Any], backward: Callable[..., Any] | None = None, setup: Any = None
-) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+) -> Callable[[Function], Function]:
     """Make a function the operator ``driftvq::name``, which changes none of its arguments.
 
-    Args:
-        name: of the operator.
-        fake: from the same arguments, tensors like those returned, without values.
-        backward, setup: see ``torch.library.register_autograd``; without a setup the arguments are saved.
+    ``fake`` gives, from the same arguments, tensors like those returned, without values; ``backward`` and ``setup`` are
+    those of ``torch.library.register_autograd``; without a setup the arguments are saved.
     """
 
-    def make(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    def make(function: Function) -> Function:
         made = torch.library.custom_op(f"driftvq::{name}", function, mutates_args=())
         made.register_fake(fake)
         if backward is not None:
-            made.register_autograd(backward, setup_context=setup or _save)
-        return made
+            save = setup or (lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+            made.register_autograd(backward, setup_context=save)
+        return cast("Function", made)
 
     return make
-
-
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: object) -> None:
-    ctx.save_for_backward(*inputs)
 
 
 def block_rows(codes: int, device: torch.device) -> int:

@@ -2,8 +2,6 @@
 
 Every mean of a loss runs over the valid latents only. Estimators pass the decoder's gradient through the choice of a
 code: all return exactly the selected codes, but for :func:`directional`, and differ in the gradient alone.
-
-Shape suffixes: n latents, k codes, d dimensions, v values, b latents of one block.
 """
 
 import math
@@ -14,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional.blocks import block_rows, index_like, operator, row_blocks
+from driftvq.names import one_of
 
 Kernel = Literal["gaussian", "softmax"]
 KERNELS: tuple[Kernel, ...] = ("gaussian", "softmax")
@@ -30,11 +29,9 @@ def kernel_transfer(
     The one primitive behind NS-VQ's literal forms: with values ``[x, 1]`` it yields the kernel-weighted sums and masses
     of its codebook update, with values the decoder's gradient it yields the ΔE variant.
 
-    Returns:
-        The selected codes ``(n,)`` and the transferred values ``(k, v)``. No gradient flows through either.
+    Returns the selected codes ``(n,)`` and the transferred values ``(k, v)``; no gradient flows through either.
     """
-    if kernel not in KERNELS:
-        raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+    one_of("kernel", kernel, KERNELS)
     x_nd, codebook_kd, values_nv = x_nd.detach(), codebook_kd.detach(), values_nv.detach()
     return _kernel_transfer_op(x_nd, codebook_kd, values_nv, kernel, bandwidth, gain)
 
@@ -96,12 +93,7 @@ def orthogonal_loss(codebook_kd: Tensor) -> Tensor:
 
 
 def kernel_codebook_loss(
-    x_nd: Tensor,
-    codebook_kd: Tensor,
-    kernel: Kernel,
-    bandwidth: Tensor,
-    gain: float = 1.0,
-    valid_n: Tensor | None = None,
+    x_nd: Tensor, codebook_kd: Tensor, kernel: Kernel, bandwidth: Tensor, gain: float = 1, valid_n: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The embedding loss of NS-VQ, whose gradient also moves the codes that were not selected.
 
@@ -110,18 +102,13 @@ def kernel_codebook_loss(
     Its gradient has a closed form, ``2/(ND) · (diag(Wᵀ1) C - Wᵀ X)`` with a weight of 1 for winners, computed block by
     block in the forward pass; autograd keeps K × D numbers and nothing else. ``kernel``, ``bandwidth`` and ``gain`` are
     those of :func:`driftvq.functional.kernel_transfer`. Returns the loss and the selected codes ``(n,)``.
-
-    The paper prints the second term without the square and without a stop-gradient on the weight; only this form has
-    its Eq. 17 as gradient.
     """
     x_nd, codes_kd = x_nd.detach(), codebook_kd.detach()
     origin_d = codes_kd.mean(dim=0)
+    near_nd, centred_kd = x_nd - origin_d, codes_kd - origin_d
     valid_n1 = x_nd.new_ones(len(x_nd), 1) if valid_n is None else valid_n[:, None].to(x_nd.dtype)
-    indices_n, mass_k, sums_kd, squares_k = kernel_moments(
-        x_nd - origin_d, codes_kd - origin_d, kernel, bandwidth, gain, valid_n1
-    )
+    indices_n, mass_k, sums_kd, squares_k = kernel_moments(near_nd, centred_kd, kernel, bandwidth, gain, valid_n1)
     scale = 1 / (valid_n1.sum().clamp(min=1) * x_nd.shape[1])
-    centred_kd = codes_kd - origin_d
     others = squares_k.sum() - (2 * sums_kd - mass_k[:, None] * centred_kd).mul(centred_kd).sum()
     gradient_kd = (mass_k[:, None] * centred_kd - sums_kd) * (2 * scale)
     # Zero in value, the closed form in gradient.
@@ -164,10 +151,8 @@ def rotate(z_nd: Tensor, codes_nd: Tensor) -> Tensor:
     z_unit, c_unit = z / z_norm, c / c_norm.clamp(min=eps)
     r = F.normalize(z_unit + c_unit, dim=1, eps=eps)
     change = _zero(z_nd)
-    turned: Tensor = (
-        change - 2 * (change * r).sum(dim=1, keepdim=True) * r + 2 * (change * z_unit).sum(dim=1, keepdim=True) * c_unit
-    )
-    rotated: Tensor = c + turned * (c_norm / z_norm)
+    along_r, along_z = ((change * axis).sum(dim=1, keepdim=True) for axis in (r, z_unit))
+    rotated: Tensor = c + (change - 2 * along_r * r + 2 * along_z * c_unit) * (c_norm / z_norm)
     return rotated
 
 

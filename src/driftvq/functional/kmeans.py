@@ -1,19 +1,16 @@
-"""k-means: the codebook that a frozen encoder deserves.
-
-Shape suffixes: n latents, k codes, d dimensions, c candidates of one seeding round.
-"""
+"""k-means: the codebook that a frozen encoder deserves. In shapes, c are the candidates of one seeding round."""
 
 import math
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 
 from driftvq.functional.search import METRICS, Metric, nearest
+from driftvq.names import one_of
 
-SEEDING_ROUNDS = 64
-"""k-means++ draws one seed at a time; beyond this many seeds it draws several a round."""
+SEEDING_ROUNDS = 64  # k-means++ draws one seed at a time; beyond this many seeds it draws several a round
 
 
 class KMeansResult(NamedTuple):
@@ -25,27 +22,18 @@ class KMeansResult(NamedTuple):
 
 
 def kmeans(
-    x_nd: Tensor,
-    codebook_size: int,
-    iterations: int = 10,
-    metric: Metric = "l2",
-    generator: torch.Generator | None = None,
+    x_nd: Tensor, codebook_size: int, iterations: int = 10, metric: Metric = "l2", generator: Generator | None = None
 ) -> KMeansResult:
     """Lloyd's algorithm from a k-means++ start; empty cells are seeded again at the latents that fit worst.
 
-    Args:
-        x_nd: latents ``(n, d)``; fewer than k are allowed, the surplus codes then repeat latents.
-        codebook_size: k.
-        iterations: at most so many; stops when no latent changes its cell.
-        metric: ``"l2"``, or ``"cosine"`` for unit-length codes.
-        generator: a CPU generator that makes the result reproducible.
+    Of fewer latents ``(n, d)`` than codes the surplus codes repeat latents. There are at most so many ``iterations``,
+    until no latent changes its cell; ``"cosine"`` makes codes of unit length; a CPU generator fixes the result.
     """
     if x_nd.ndim != 2 or x_nd.shape[0] == 0:
         raise ValueError(f"k-means needs latents of shape (n, d) with n ≥ 1, got {tuple(x_nd.shape)}")
     if codebook_size < 1:
         raise ValueError(f"codebook_size must be at least 1, got {codebook_size}")
-    if metric not in METRICS:
-        raise ValueError(f"metric must be one of {METRICS}, got {metric!r}")
+    one_of("metric", metric, METRICS)
     x_nd = x_nd.detach().to(torch.promote_types(x_nd.dtype, torch.float32))  # half precision cannot count past 256
     if metric == "cosine":
         x_nd = F.normalize(x_nd, dim=1)
@@ -64,7 +52,7 @@ def kmeans(
     return KMeansResult(codebook_kd, indices_n, _residuals(x_nd, codebook_kd, indices_n).sum())
 
 
-def kmeans_plus_plus(x_nd: Tensor, codebook_size: int, generator: torch.Generator | None = None) -> Tensor:
+def kmeans_plus_plus(x_nd: Tensor, codebook_size: int, generator: Generator | None = None) -> Tensor:
     """Seeds drawn with probability proportional to the squared distance to the nearest earlier seed.
 
     A few seeds are drawn one by one, each the best of several candidates; many are drawn in :data:`SEEDING_ROUNDS`
@@ -87,7 +75,7 @@ def kmeans_plus_plus(x_nd: Tensor, codebook_size: int, generator: torch.Generato
 
 
 def _best_candidate(
-    x_nd: Tensor, sq_dist_n: Tensor, taken: Tensor, candidates: int, generator: torch.Generator | None
+    x_nd: Tensor, sq_dist_n: Tensor, taken: Tensor, candidates: int, generator: Generator | None
 ) -> tuple[Tensor, Tensor]:
     """Of several candidates, the one that lowers the total most, ``(1,)``, and the squared distances with it."""
     drawn_c = _draw_without_replacement(sq_dist_n, taken, min(candidates, len(x_nd) - len(taken)), generator)
@@ -96,7 +84,7 @@ def _best_candidate(
     return drawn_c[best : best + 1], reached_cn[best]
 
 
-def _draw_without_replacement(weight_n: Tensor, taken: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+def _draw_without_replacement(weight_n: Tensor, taken: Tensor, count: int, generator: Generator | None) -> Tensor:
     """The largest ``log w + Gumbel`` keys are a draw without replacement; latents of zero weight come last."""
     noise_n = torch.empty(len(weight_n), dtype=torch.float64).exponential_(generator=generator)
     keys_n = weight_n.cpu().double().clamp(min=1e-300).log() - noise_n.log()
@@ -107,12 +95,10 @@ def _draw_without_replacement(weight_n: Tensor, taken: Tensor, count: int, gener
 def _centroids(x_nd: Tensor, codebook_kd: Tensor, indices_n: Tensor) -> Tensor:
     """Mean of every cell; an empty cell moves to one of the latents that are worst served."""
     count_k = x_nd.new_zeros(len(codebook_kd)).index_add_(0, indices_n, x_nd.new_ones(len(x_nd)))
-    sums_kd = torch.zeros_like(codebook_kd).index_add_(0, indices_n, x_nd)
-    means_kd = sums_kd / count_k.clamp(min=1)[:, None]
+    means_kd = torch.zeros_like(codebook_kd).index_add_(0, indices_n, x_nd) / count_k.clamp(min=1)[:, None]
     empty = (count_k == 0).nonzero().flatten()
     if len(empty):
-        worst = _residuals(x_nd, codebook_kd, indices_n).topk(len(empty)).indices
-        means_kd[empty] = x_nd[worst]
+        means_kd[empty] = x_nd[_residuals(x_nd, codebook_kd, indices_n).topk(len(empty)).indices]
     return means_kd
 
 

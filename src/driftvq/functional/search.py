@@ -1,10 +1,4 @@
-"""Exact nearest-code search: nearest code as the highest score, by the fastest way that a device has.
-
-By blocks of matrix products, which every device has; by faiss, the fastest on the CPU where it is installed; and by
-:mod:`driftvq.functional.triton_search`, which loads what only GPUs need.
-
-Shape suffixes: n latents, k codes, d dimensions, b latents of one block, s sampled codes.
-"""
+"""Exact nearest-code search: nearest code as the highest score, by the fastest way that a device has."""
 
 import os
 import threading
@@ -22,20 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional.blocks import block_rows, index_like, operator, row_blocks, widest_float
+from driftvq.names import one_of
 
 Metric = Literal["l2", "cosine"]
 METRICS: tuple[Metric, ...] = ("l2", "cosine")
-
-ORIGIN_SAMPLE = 63
-"""Codes whose median is the origin: few cost nothing, and these miss the middle by an eighth of the spread."""
-
-EXPONENT_BITS = {torch.float32: (torch.int32, 0x7F800000), torch.float64: (torch.int64, 0x7FF0000000000000)}
-
 Way = Literal["auto", "blocks", "faiss", "triton"]
 WAYS: tuple[Way, ...] = ("auto", "blocks", "faiss", "triton")
-
-WAY_VARIABLE = "DRIFTVQ_SEARCH"
-"""Environment variable that chooses the way for every search that leaves it open."""
+EXPONENT_BITS = {torch.float32: (torch.int32, 0x7F800000), torch.float64: (torch.int64, 0x7FF0000000000000)}
+ORIGIN_SAMPLE = 63  # codes whose median is the origin: few cost nothing, these miss the middle by ⅛ of the spread
+EXPORTED_BLOCK_CODES = 1024  # codes of one block in an exported graph, where a block has all latents
+WAY_VARIABLE = "DRIFTVQ_SEARCH"  # environment variable that chooses the way for every search that leaves it open
 
 
 class Scoring(NamedTuple):
@@ -106,14 +96,11 @@ def nearest(x_nd: Tensor, codebook_kd: Tensor, metric: Metric = "l2", way: Way =
     a GPU it measures once per shape which of the two is faster. Where the environment variable DRIFTVQ_SEARCH names a
     way that can be had, ``auto`` is that one.
     """
-    if metric not in METRICS:
-        raise ValueError(f"metric must be one of {METRICS}, got {metric!r}")
-    if way not in WAYS:
-        raise ValueError(f"way must be one of {WAYS}, got {way!r}")
+    one_of("metric", metric, METRICS)
+    one_of("way", way, WAYS)
     if x_nd.ndim != 2 or codebook_kd.ndim != 2 or x_nd.shape[1] != codebook_kd.shape[1]:
-        raise ValueError(
-            f"latents (n, d) and codes (k, d) must share d, got {tuple(x_nd.shape)} and {tuple(codebook_kd.shape)}"
-        )
+        shapes = f"{tuple(x_nd.shape)} and {tuple(codebook_kd.shape)}"
+        raise ValueError(f"latents (n, d) and codes (k, d) must share d, got {shapes}")
     dtype = torch.promote_types(x_nd.dtype, torch.float32)
     x_nd, codebook_kd = x_nd.detach().to(dtype), codebook_kd.detach().to(dtype)
     if torch.compiler.is_exporting():  # a plain graph that every runtime knows
@@ -166,25 +153,16 @@ def highest_logit(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
     return _highest_logit_op(x_nd, weight_kd, bias_k)
 
 
-@operator("highest_logit", index_like)
-def _highest_logit_op(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> Tensor:
-    return highest_by_blocks(x_nd, weight_kd, bias_k)
-
-
 def _search(x_nd: Tensor, found: Scoring, way: str) -> Search:
     """The function that searches these latents."""
     ways = available_ways(x_nd)
     if way == "auto":
-        asked = os.environ.get(WAY_VARIABLE, "auto")
-        if asked not in WAYS:
-            raise ValueError(f"{WAY_VARIABLE} must be one of {WAYS}, got {asked!r}")
+        asked = one_of(WAY_VARIABLE, os.environ.get(WAY_VARIABLE, "auto"), WAYS)
         by_device = fastest(ways, x_nd, found) if x_nd.device.type == "cuda" else next(iter(ways))
         return ways[asked if asked in ways else by_device]
     if way not in ways:
-        raise ValueError(
-            f"{way!r} cannot search {x_nd.dtype} latents of {x_nd.shape[1]} dimensions on {x_nd.device}; "
-            f"here: 'auto', {', '.join(map(repr, ways))}"
-        )
+        given = f"{x_nd.dtype} latents of {x_nd.shape[1]} dimensions on {x_nd.device}"
+        raise ValueError(f"{way!r} cannot search {given}; here: 'auto', {', '.join(map(repr, ways))}")
     return ways[way]
 
 
@@ -228,10 +206,6 @@ def _triton_search() -> ModuleType | None:
         return None
 
 
-EXPORTED_BLOCK_CODES = 1024
-"""Codes of one block in an exported graph, where a block has all latents."""
-
-
 def nearest_by_blocks(x_nd: Tensor, scoring: Scoring) -> Tensor:
     """Index of the highest score of every latent; float32 as precise as torch's matrix products are set to be."""
     return highest_by_blocks(scoring.centred(x_nd), scoring.weight_kd, scoring.penalty_k, beta=-0.5)
@@ -249,22 +223,22 @@ def highest_by_blocks(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: flo
     return indices_n
 
 
+_highest_logit_op = operator("highest_logit", index_like)(highest_by_blocks)
+
+
 def highest_by_blocks_of_codes(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: float = 1.0) -> Tensor:
     """The same in blocks of codes: in a graph that is exported their number is known, that of latents is not.
 
     A loop in the graph, as blocks one after the other would all be computed, and kept, before the first is used.
     """
-    codes = len(weight_kd)
-    if codes <= EXPORTED_BLOCK_CODES:
+    if len(weight_kd) <= EXPORTED_BLOCK_CODES:
         return torch.addmm(bias_k, x_nd, weight_kd.t(), beta=beta).argmax(dim=1)
     from torch._higher_order_ops.scan import scan
 
-    blocks = -(-codes // EXPORTED_BLOCK_CODES)
-    missing = blocks * EXPORTED_BLOCK_CODES - codes
-    weight_bcd = F.pad(weight_kd, (0, 0, 0, missing)).unflatten(0, (blocks, EXPORTED_BLOCK_CODES))
-    never = -torch.inf if beta > 0 else torch.inf
-    bias_bc = F.pad(bias_k, (0, missing), value=never).unflatten(0, (blocks, EXPORTED_BLOCK_CODES))
-    start_b = torch.arange(blocks, device=x_nd.device) * EXPORTED_BLOCK_CODES
+    missing, never = -len(weight_kd) % EXPORTED_BLOCK_CODES, -torch.inf if beta > 0 else torch.inf
+    weight_bcd = F.pad(weight_kd, (0, 0, 0, missing)).unflatten(0, (-1, EXPORTED_BLOCK_CODES))
+    bias_bc = F.pad(bias_k, (0, missing), value=never).unflatten(0, (-1, EXPORTED_BLOCK_CODES))
+    start_b = torch.arange(len(bias_bc), device=x_nd.device) * EXPORTED_BLOCK_CODES
 
     def better(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor, Tensor]) -> tuple[Any, Tensor]:
         weight_cd, bias_c, start = block
@@ -273,13 +247,10 @@ def highest_by_blocks_of_codes(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, 
         return (torch.maximum(score_n, best[0]), index_n), start.clone()
 
     none = (x_nd.new_full((len(x_nd),), -torch.inf), torch.zeros(len(x_nd), dtype=torch.int64, device=x_nd.device))
-    (_, index_n), _ = scan(better, none, (weight_bcd, bias_bc, start_b))
-    found: Tensor = index_n
-    return found
+    return cast("Tensor", scan(better, none, (weight_bcd, bias_bc, start_b))[0][1])
 
 
-FAR = 2.0**32
-"""Squared distance, in units of the codebook's size, from which faiss's ``|x|² - 2 x·c + |c|²`` is mostly ``|x|²``."""
+FAR = 2.0**32  # squared distance, in codebook sizes, from which faiss's ``|x|² - 2 x·c + |c|²`` is mostly ``|x|²``
 
 
 @cache
@@ -300,10 +271,8 @@ def nearest_by_faiss(x_nd: Tensor, scoring: Scoring) -> Tensor:
     latents, codes = compared_nd.contiguous().numpy(), scoring.weight_kd.contiguous().numpy()
     with _settings(faiss):
         distances_n1, indices_n1 = faiss.knn(latents, codes, 1)
-    indices_n = torch.from_numpy(indices_n1[:, 0])
-    far = ~(distances_n1[:, 0] < FAR)  # NaN too
-    if far.any():
-        far_n = torch.from_numpy(far)
+    indices_n, far_n = torch.from_numpy(indices_n1[:, 0]), torch.from_numpy(~(distances_n1[:, 0] < FAR))  # NaN too
+    if far_n.any():
         indices_n[far_n] = nearest_by_blocks(x_nd[far_n], scoring)
     return indices_n
 
@@ -311,9 +280,7 @@ def nearest_by_faiss(x_nd: Tensor, scoring: Scoring) -> Tensor:
 class _Blocked:
     """Searches that rely on faiss's blocked kernels at this moment, and the setting to return to after the last."""
 
-    lock = threading.Lock()
-    searches = 0
-    threshold = 0
+    lock, searches, threshold = threading.Lock(), 0, 0
 
 
 @contextmanager
@@ -340,9 +307,7 @@ def _settings(faiss: ModuleType) -> Iterator[None]:
                 faiss.cvar.distance_compute_blas_threshold = _Blocked.threshold
 
 
-ROUNDS, MARGIN = 3, 0.9
-"""Another way must take less than this share of the preferred one's time: a draw is decided alike in every run."""
-
+ROUNDS, MARGIN = 3, 0.9  # less than this share of the preferred way's time wins: a draw is decided alike in every run
 _remembered: dict[tuple[str, int, int, int], str] = {}
 
 
@@ -354,29 +319,26 @@ def fastest(ways: Mapping[str, Search], x_nd: Tensor, scoring: Scoring) -> str:
     TensorFloat-32, which is not precise enough to search with.
     """
     preferred, codes = next(iter(ways)), len(scoring.weight_kd)
-    fixed = torch.are_deterministic_algorithms_enabled() or torch.backends.cuda.matmul.allow_tf32
-    if len(ways) == 1 or fixed:
+    if len(ways) == 1 or torch.are_deterministic_algorithms_enabled() or torch.backends.cuda.matmul.allow_tf32:
         return preferred
     # One class: the device, latents and codes up to the next power of two, and the dimension.
     shape = str(x_nd.device), (len(x_nd) - 1).bit_length(), (codes - 1).bit_length(), x_nd.shape[1]
-    if shape in _remembered:
-        return _remembered[shape]
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        return preferred
-    best = {name: _milliseconds(partial(way, x_nd, scoring), x_nd.device) for name, way in ways.items()}
-    quickest = min(best, key=lambda name: best[name])
-    _remembered[shape] = quickest if best[quickest] < MARGIN * best[preferred] else preferred
+    if shape not in _remembered:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return preferred
+        best = {name: _milliseconds(partial(way, x_nd, scoring), x_nd.device) for name, way in ways.items()}
+        quickest = min(best, key=lambda name: best[name])
+        _remembered[shape] = quickest if best[quickest] < MARGIN * best[preferred] else preferred
     return _remembered[shape]
 
 
 def _milliseconds(call: Callable[[], Tensor], device: torch.device) -> float:
     """The best of a few rounds, after one that compiles and warms up."""
-    call()
-    best = float("inf")
-    for _ in range(ROUNDS):
+    seconds = []
+    for _ in range(1 + ROUNDS):
         torch.cuda.synchronize(device)
         start = time.perf_counter()
         call()
         torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return 1e3 * best
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * min(seconds[1:])

@@ -2,10 +2,11 @@
 
 Squared distances are linear logits too: ``-|z - c_k|² = 2 z·c_k - |c_k|² - |z|²``, and a softmax ignores the ``|z|²``.
 
-The noise is a function of a seed and a place: drawn again without keeping it, and on any device.
-
-Shape suffixes: n latents, k codes, d dimensions, v dimensions of a code, b latents of one block.
+The noise is a function of a seed and a place: drawn again without keeping it, and on any device. In shapes, v are the
+dimensions of a code.
 """
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -44,10 +45,9 @@ def _gumbel_backward(ctx, _, grad_nv):  # type: ignore[no-untyped-def]
 def _gumbel_op(
     z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, temperature: float, seed: Tensor
 ) -> tuple[Tensor, Tensor]:
-    noise = _noise_keys(z_nd, weight_kd, seed)
     indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
-    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
-        torch.argmax(_noisy_logits(rows, z_nd, weight_kd, bias_k, noise), dim=1, out=indices_n[rows])
+    for rows, logits_bk in _noisy_logits(z_nd, weight_kd, bias_k, seed):
+        torch.argmax(logits_bk, dim=1, out=indices_n[rows])
     return indices_n, codebook_kv[indices_n]
 
 
@@ -59,11 +59,9 @@ def _empty(*tensors: Tensor) -> tuple[Tensor, ...]:
 def _gumbel_grad_op(
     z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, codebook_kv: Tensor, seed: Tensor, grad_nv: Tensor, tau: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    noise = _noise_keys(z_nd, weight_kd, seed)
-    grads = _zeros(z_nd, weight_kd, bias_k)
-    codebook_grad_kv = torch.zeros_like(codebook_kv)
-    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
-        p_bk = _noisy_logits(rows, z_nd, weight_kd, bias_k, noise).div_(tau).softmax(dim=1)
+    grads, codebook_grad_kv = _zeros(z_nd, weight_kd, bias_k), torch.zeros_like(codebook_kv)
+    for rows, logits_bk in _noisy_logits(z_nd, weight_kd, bias_k, seed):
+        p_bk = logits_bk.div_(tau).softmax(dim=1)
         codebook_grad_kv.addmm_(p_bk.t(), grad_nv[rows])
         towards_bk = grad_nv[rows] @ codebook_kv.t()
         towards_bk.sub_((p_bk * towards_bk).sum(dim=1, keepdim=True))
@@ -120,6 +118,11 @@ def _soft_usage_grad_op(
     return grads
 
 
+def entropies(p: Tensor) -> Tensor:
+    """``-p log p``; not special.entr, whose slope at exactly 0 is infinite."""
+    return -(p * p.clamp(min=torch.finfo(p.dtype).tiny).log())
+
+
 def index_softmax(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The code of the highest ``z·c_k``, with the gradient of the soft choice among all of them.
 
@@ -155,37 +158,28 @@ def _index_op(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tenso
 
 @operator("index_softmax_backward", lambda *given: _empty(*given[:2]))
 def _index_grad_op(
-    z_nd: Tensor,
-    codebook_kd: Tensor,
-    share_n: Tensor,
-    indices_n: Tensor,
-    grad_nd: Tensor,
-    mean_grad_k: Tensor,
-    entropy_grad: Tensor,
+    z_nd: Tensor, codes_kd: Tensor, share_n: Tensor, indices_n: Tensor, grad_nd: Tensor, mean_grad_k: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor]:
     # By l the slope of the mixture is g·c_k, that of the entropy -share·log p_k = -share·z·c_k + a constant, which the
     # softmax's own derivative removes, that of the mean share·grad_k: all of it is one product.
-    pull_nv = torch.cat([torch.addcmul(grad_nd, z_nd, share_n[:, None] * entropy_grad, value=-1), share_n[:, None]], 1)
-    pulled_kv = torch.cat([codebook_kd, mean_grad_k[:, None]], dim=1)
-    z_grad_nd = torch.empty_like(z_nd)
-    codebook_grad_kd = torch.zeros_like(codebook_kd).index_add_(0, indices_n, grad_nd)
-    for rows in row_blocks(len(z_nd), len(codebook_kd), z_nd.device):
-        p_bk = (z_nd[rows] @ codebook_kd.t()).softmax(dim=1)
+    # The gradient of the entropy is h.
+    pull_nv = torch.cat([torch.addcmul(grad_nd, z_nd, share_n[:, None] * h, value=-1), share_n[:, None]], dim=1)
+    pulled_kv = torch.cat([codes_kd, mean_grad_k[:, None]], dim=1)
+    z_grad_nd, codes_grad_kd = torch.empty_like(z_nd), torch.zeros_like(codes_kd).index_add_(0, indices_n, grad_nd)
+    for rows in row_blocks(len(z_nd), len(codes_kd), z_nd.device):
+        p_bk = (z_nd[rows] @ codes_kd.t()).softmax(dim=1)
         slope_bk = torch._softmax_backward_data(pull_nv[rows] @ pulled_kv.t(), p_bk, 1, p_bk.dtype)
-        torch.mm(slope_bk, codebook_kd, out=z_grad_nd[rows])
-        codebook_grad_kd.addmm_(slope_bk.t(), z_nd[rows])
-    return z_grad_nd, codebook_grad_kd
+        torch.mm(slope_bk, codes_kd, out=z_grad_nd[rows])
+        codes_grad_kd.addmm_(slope_bk.t(), z_nd[rows])
+    return z_grad_nd, codes_grad_kd
 
 
-def _noise_keys(z_nd: Tensor, weight_kd: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the noise of latents and of codes."""
+def _noisy_logits(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, seed: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Block by block, the rows of latents and their logits with noise ``(b, k)``."""
     seed = seed.to(z_nd.device)
-    return keys(len(z_nd), seed, ROW), keys(len(weight_kd), seed, COLUMN)
-
-
-def _noisy_logits(rows: slice, z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, noise: tuple[Tensor, Tensor]) -> Tensor:
-    key_n, key_k = noise
-    return gumbel(key_n[rows], key_k, z_nd.dtype).add_(bias_k).addmm_(z_nd[rows], weight_kd.t())
+    key_n, key_k = keys(len(z_nd), seed, ROW), keys(len(weight_kd), seed, COLUMN)
+    for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
+        yield rows, gumbel(key_n[rows], key_k, z_nd.dtype).add_(bias_k).addmm_(z_nd[rows], weight_kd.t())
 
 
 def _zeros(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -205,8 +199,7 @@ def _accumulate(
 ROW, COLUMN, SEED, SPREAD = 0x2545F4914F6CDD1D, 0x6A09E667F3BCC909, 0x3C6EF372FE94F82B, 0x1F83D9ABFB41BD6B
 """Odd numbers without pattern, by which places and seeds are told apart."""
 
-FIRST, SECOND = 0x2C1B3C6D, 0x297A2D39
-"""Odd numbers of 30 bits, by whose products the bits of two keys are mixed."""
+FIRST, SECOND = 0x2C1B3C6D, 0x297A2D39  # odd numbers of 30 bits, by whose products the bits of two keys are mixed
 
 
 def keys(count: int, seed: Tensor, kind: int) -> Tensor:

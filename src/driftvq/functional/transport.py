@@ -1,7 +1,4 @@
-"""Optimal transport between latents and codes: between their Gaussians in closed form, and balanced by prices.
-
-Shape suffixes: n latents, k codes, d dimensions.
-"""
+"""Optimal transport between latents and codes: between their Gaussians in closed form, and balanced by prices."""
 
 from typing import NamedTuple
 
@@ -62,7 +59,7 @@ def _roots(matrix_dd: Tensor) -> tuple[Tensor, Tensor]:
 def wasserstein_loss(codebook_kd: Tensor, target: Gaussian) -> Tensor:
     """``W²`` between the Gaussian of the codes and a fixed one.
 
-    The gradient is known without differentiating matrix roots: ``2/k · (c - (ν + A (c - μ)))``, each code's way to
+    Its gradient is known without differentiating matrix roots: ``2/k · (c - (ν + A (c - μ)))``, each code's way to
     where the optimal map would carry it.
     """
     codes_kd = codebook_kd.detach()
@@ -83,7 +80,10 @@ def distance_spread(latents: Tensor, codes: Tensor) -> Tensor:
     tr(E[zzᵀ] E[ccᵀ])``. They come from the :func:`square_moments` of both about one origin. Where all distances are
     equal it is as small as rounding can tell, and 1 where they are 0, so that one may divide by it.
     """
-    (z_mean, z_square, z_long, z_pairs), (c_mean, c_square, c_long, c_pairs) = map(_unpacked, (latents, codes))
+    z, c = (summed / summed[0, 0].clamp(min=torch.finfo(summed.dtype).tiny) for summed in (latents, codes))
+    (z_mean, z_square, z_long, z_pairs), (c_mean, c_square, c_long, c_pairs) = (
+        (means[0, 1:-1], means[-1, -1], means[-1, 1:-1], means[1:-1, 1:-1]) for means in (z, c)
+    )
     z_norm, c_norm = z_pairs.diagonal().sum(), c_pairs.diagonal().sum()
     second = z_square + c_square + 2 * z_norm * c_norm + 4 * (z_pairs * c_pairs).sum()
     second = second - 4 * (z_long @ c_mean + c_long @ z_mean)
@@ -96,11 +96,6 @@ def square_moments(x_nd: Tensor, weight_n: Tensor, origin_d: Tensor) -> Tensor:
     """``Σ_i w_i [1, y, |y|²][1, y, |y|²]ᵀ`` of ``y = x - origin``, ``(2 + d, 2 + d)``; adds up over batches."""
     squares_n1 = (x_nd - origin_d).square().sum(dim=1, keepdim=True)
     return moments(torch.cat([x_nd, squares_n1], dim=1), weight_n, torch.cat([origin_d, origin_d.new_zeros(1)]))
-
-
-def _unpacked(summed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    means = summed / summed[0, 0].clamp(min=torch.finfo(summed.dtype).tiny)
-    return means[0, 1:-1], means[-1, -1], means[-1, 1:-1], means[1:-1, 1:-1]
 
 
 def mean_assignment(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> Tensor:

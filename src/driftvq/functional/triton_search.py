@@ -17,12 +17,8 @@ from driftvq.functional.blocks import TILE_CODES, TILE_LATENTS
 from driftvq.functional.search import Scoring
 
 MAX_DIMS = 256
-BROADCAST_DIMS = 8
-"""Up to here a product of tiles would be mostly padding: one dimension after the other is added instead."""
-
-PROGRAMS_PER_PROCESSOR = 4
-"""So many keep a processor busy; with few latents there are as many only if the codebook is searched in parts."""
-
+BROADCAST_DIMS = 8  # up to here a product of tiles would be mostly padding: dimensions are added one after the other
+PROGRAMS_PER_PROCESSOR = 4  # so many keep it busy; few latents make as many only if the codebook is searched in parts
 WARPS = 4
 
 

@@ -8,10 +8,8 @@ from driftvq.functional.blocks import widest_float
 
 def count_codes(indices: Tensor, codebook_size: int) -> Tensor:
     """How often each code was selected, int64 ``(codebook_size,)``; negative ones (masked positions) do not count."""
-    flat = indices.flatten()
-    valid = flat >= 0
-    counts = torch.zeros(codebook_size, dtype=torch.int64, device=indices.device)
-    return counts.index_add_(0, flat.clamp(min=0), valid.to(torch.int64))
+    flat, counts = indices.flatten(), torch.zeros(codebook_size, dtype=torch.int64, device=indices.device)
+    return counts.index_add_(0, flat.clamp(min=0), (flat >= 0).to(torch.int64))
 
 
 def usage(counts_k: Tensor) -> Tensor:

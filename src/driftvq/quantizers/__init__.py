@@ -1,5 +1,6 @@
 """Quantizers behind one contract: one file per method, or for methods of one kind.
 
+Names of tensors end in their shapes: n latents (all positions of the batch), k codes, d dimensions, q indices of each.
 Unless said otherwise, ``dim``, ``codebook_dim`` and ``channel_first`` are those of :class:`Quantizer`, and the
 ``options`` of a quantizer with a codebook those of :class:`driftvq.quantizers.codebook.CodebookQuantizer`.
 """

@@ -5,7 +5,8 @@ index per position. The codecs of audio are in :mod:`driftvq.quantizers.codec_ad
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar, Unpack
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,7 @@ from driftvq.functional import count_codes, perplexity
 from driftvq.quantizers import EMAVQ, VQ, FactorizedVQ, Quantizer, SimVQ
 from driftvq.quantizers.codebook import CodebookOptions
 
-RECENT_STEPS = 100
-"""Training steps over which usage is reported."""
-
+RECENT_STEPS = 100  # training steps over which usage is reported
 PROJECTION_KEYS = ("project_in.weight", "project_in.bias", "project_out.weight", "project_out.bias")
 
 Loaded = TypeVar("Loaded", bound=Quantizer)
@@ -24,6 +23,8 @@ Loaded = TypeVar("Loaded", bound=Quantizer)
 
 class ImageAdapter(nn.Module):
     """Base: a quantizer ``vq`` with one index per position, for latents ``b c h w``: it has ``channel_first=True``."""
+
+    n_e = property(attrgetter("vq.codebook_size"))
 
     def __init__(self, vq: Quantizer) -> None:
         super().__init__()
@@ -36,11 +37,6 @@ class ImageAdapter(nn.Module):
             raise ValueError(f"this package has one index per position, {name} gives {vq.indices_per_position}")
         self.vq = vq
         self.e_dim = self.vq_embed_dim = vq.dim
-
-    @property
-    def n_e(self) -> int:
-        """Number of codes."""
-        return self.vq.codebook_size
 
     @property
     def beta(self) -> float:
@@ -69,7 +65,17 @@ class ImageAdapter(nn.Module):
 
 
 class TamingQuantizer(ImageAdapter):
-    """Made by :func:`as_taming`."""
+    """A quantizer for taming, latent-diffusion and diffusers, whose ``VQModel`` takes it as its ``quantize``.
+
+    ``one_hot`` is always None, as in their newer versions. Their β stands on the codebook's term unless
+    ``legacy=False``; here it stands on the encoder's.
+
+    >>> from driftvq import VQ
+    >>> q = as_taming(VQ(dim=4, codebook_size=16, channel_first=True))
+    >>> z_q, loss, (perplexity, one_hot, indices) = q(torch.randn(2, 4, 8, 8))
+    >>> indices.shape, q.get_codebook_entry(indices, (2, 8, 8, 4)).shape
+    (torch.Size([128]), torch.Size([2, 4, 8, 8]))
+    """
 
     def forward(self, z: Tensor, temp: float | None = None) -> tuple[Tensor, Tensor, tuple[Tensor, None, Tensor]]:
         """Latents ``b c h w`` to quantised latents, loss, and (perplexity of the batch, None, flat indices).
@@ -83,28 +89,17 @@ class TamingQuantizer(ImageAdapter):
         return z_q, loss, (used, None, indices.flatten())
 
 
-def as_taming(vq: Quantizer) -> TamingQuantizer:
-    """A quantizer for taming, latent-diffusion and diffusers, whose ``VQModel`` takes it as its ``quantize``.
-
-    ``one_hot`` is always None, as in their newer versions. Their β stands on the codebook's term unless
-    ``legacy=False``; here it stands on the encoder's.
-
-    >>> from driftvq import VQ
-    >>> q = as_taming(VQ(dim=4, codebook_size=16, channel_first=True))
-    >>> z_q, loss, (perplexity, one_hot, indices) = q(torch.randn(2, 4, 8, 8))
-    >>> indices.shape, q.get_codebook_entry(indices, (2, 8, 8, 4)).shape
-    (torch.Size([128]), torch.Size([2, 4, 8, 8]))
-    """
-    return TamingQuantizer(vq)
-
-
 class LlamaGenQuantizer(ImageAdapter):
-    """Made by :func:`as_llamagen`."""
+    """A quantizer for LlamaGen's ``VQModel``, as its ``quantize``.
+
+    ``z_q, (codebook, commitment, entropy, usage), (perplexity, one_hot, indices) = q(z)``: the first three are weighted
+    and add up to the quantizer's loss, in evaluation too, where theirs are None; ``perplexity`` and ``one_hot`` are
+    None, as theirs.
+    """
 
     def forward(self, z: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor], tuple[None, None, Tensor]]:
         """Latents ``b c h w`` to quantised latents, the parts of the loss with the usage, and flat indices."""
-        details = self.vq.details(z)
-        weights = self.vq.term_weights
+        details, weights = self.vq.details(z), self.vq.term_weights
         commitment, codebook = weights[0] * details.terms.commitment, weights[1] * details.terms.codebook
         others = details.loss - codebook - commitment
         usage = (self.vq.code_age < self.vq.step.clamp(max=RECENT_STEPS)).float().mean()
@@ -117,16 +112,6 @@ class LlamaGenQuantizer(ImageAdapter):
         return self._entry(indices, shape, channels=1 if channel_first else 3, first=channel_first)
 
 
-def as_llamagen(vq: Quantizer) -> LlamaGenQuantizer:
-    """A quantizer for LlamaGen's ``VQModel``, as its ``quantize``.
-
-    ``z_q, (codebook, commitment, entropy, usage), (perplexity, one_hot, indices) = q(z)``: the first three are weighted
-    and add up to the quantizer's loss, in evaluation too, where theirs are None; ``perplexity`` and ``one_hot`` are
-    None, as theirs.
-    """
-    return LlamaGenQuantizer(vq)
-
-
 class LossBreakdown(NamedTuple):
     """The terms of the loss as SimVQ and Open-MAGVIT2 name them; the average probabilities are not computed."""
 
@@ -136,16 +121,13 @@ class LossBreakdown(NamedTuple):
     avg_probs: Tensor
 
 
-class BreakdownQuantizer(ImageAdapter):
-    """Made by :func:`as_simvq` and :func:`as_open_magvit2`: ``(z_q, emb_loss, indices), breakdown = q(z)``.
+class OpenMagvit2Quantizer(ImageAdapter):
+    """A quantizer for Open-MAGVIT2's ``VQModel``: ``(z_q, emb_loss, indices), breakdown = q(z)``.
 
-    Weighted, ``breakdown.commitment`` is the whole loss and ``emb_loss`` 0. Otherwise it is the commitment without a
-    weight, and ``emb_loss`` holds the other terms without theirs.
+    Its loss weights both by itself: ``breakdown.commitment``, and ``emb_loss``, which holds the other terms.
     """
 
-    def __init__(self, vq: Quantizer, weighted: bool) -> None:
-        super().__init__(vq)
-        self.weighted = weighted
+    weighted: ClassVar[bool] = False
 
     def forward(self, z: Tensor, temp: float | None = None, return_loss_breakdown: bool = True) -> Any:
         """Latents ``b c …`` to (quantised latents, loss, flat indices) and the breakdown; ``temp`` is ignored."""
@@ -159,23 +141,21 @@ class BreakdownQuantizer(ImageAdapter):
         return (found, LossBreakdown(zero, zero, commitment, zero)) if return_loss_breakdown else found
 
 
-def as_simvq(vq: Quantizer) -> BreakdownQuantizer:
-    """A quantizer for SimVQ's ``VQModel``, whose loss takes ``breakdown.commitment`` as it is: β is the quantizer's."""
-    return BreakdownQuantizer(vq, weighted=True)
+class SimVQQuantizer(OpenMagvit2Quantizer):
+    """A quantizer for SimVQ's ``VQModel``, which takes ``breakdown.commitment`` as it is: the whole loss, weighted."""
+
+    weighted = True
 
 
-def as_open_magvit2(vq: Quantizer) -> BreakdownQuantizer:
-    """A quantizer for Open-MAGVIT2's ``VQModel``, whose loss weights ``emb_loss`` and the commitment by itself."""
-    return BreakdownQuantizer(vq, weighted=False)
+as_taming, as_llamagen = TamingQuantizer, LlamaGenQuantizer
+as_open_magvit2, as_simvq = OpenMagvit2Quantizer, SimVQQuantizer
 
 
 def from_taming(state_dict: Mapping[str, Tensor], prefix: str | None = None, **options: Unpack[CodebookOptions]) -> VQ:
     """The quantizer of a taming, latent-diffusion or diffusers state dict, with ``channel_first=True``.
 
-    Args:
-        state_dict: of the quantizer, or of a whole model.
-        prefix: what stands before ``embedding.weight``, e.g. ``"quantize."``; None: wherever it is, if in one place.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; a state dict holds none of them.
+    That of a whole model may be given; ``prefix`` is what stands there before ``embedding.weight``, e.g.
+    ``"quantize."``; None: wherever it is, if in one place. None of the options is in a state dict.
     """
     name = "embedding.weight"
     if prefix is None:
@@ -199,14 +179,9 @@ def from_vector_quantize_pytorch(
     defaults unless it is among the options: ``decay``, ``commitment_weight``, ``estimator="rotation"`` (the
     original's default), ``channel_first=True`` (its ``accept_image_fmap``) and so on.
 
-    Args:
-        state_dict: of one ``VectorQuantize`` or ``SimVQ``.
-        learnable_codebook, use_cosine_sim: as it was built; the state dict looks the same.
-        options: arguments of the driftvq quantizer.
-
-    Returns:
-        :class:`SimVQ`, or for ``VectorQuantize`` :class:`EMAVQ`, :class:`VQ` if the codebook is learnable and
-        :class:`FactorizedVQ` if it is compared by cosine; the last is trained on by gradient, not by moving average.
+    Returns :class:`SimVQ`, or for ``VectorQuantize`` :class:`EMAVQ`, :class:`VQ` if its codebook is learnable and
+    :class:`FactorizedVQ` if it is compared by cosine, which the state dict does not tell; the last is trained on by
+    gradient, not by moving average.
     """
     if "frozen_codebook" in state_dict:
         return _from_sim_vq(state_dict, **options)
@@ -234,10 +209,8 @@ def _from_sim_vq(state_dict: Mapping[str, Tensor], **options: Any) -> SimVQ:
     base_kd, weight_dd = state_dict["frozen_codebook"], state_dict["code_transform.weight"]
     codebook_size, dim = base_kd.shape
     if tuple(weight_dd.shape) != (dim, dim):
-        raise ValueError(
-            f"code_transform.weight must be square and fit frozen_codebook {tuple(base_kd.shape)}, "
-            f"got {tuple(weight_dd.shape)}"
-        )
+        fit = f"be square and fit frozen_codebook {tuple(base_kd.shape)}"
+        raise ValueError(f"code_transform.weight must {fit}, got {tuple(weight_dd.shape)}")
     return _load_(SimVQ(dim, codebook_size, **options), {"book.base": base_kd, "book.transform.weight": weight_dd})
 
 

@@ -1,7 +1,4 @@
-"""What the quantizers with an explicit codebook share: matching, estimator, commitment, k-means start, growth.
-
-Shape suffixes: n latents, k codes, d dimensions.
-"""
+"""What the quantizers with an explicit codebook share: matching, estimator, commitment, k-means start, growth."""
 
 from typing import Any, ClassVar, TypedDict
 
@@ -45,7 +42,6 @@ class CodebookQuantizer(Quantizer):
     gives it to :meth:`_own`.
 
     Args:
-        dim, codebook_size, codebook_dim, channel_first: see :class:`Quantizer`.
         commitment_weight: β, the weight of the term that draws the encoder to the codes.
         estimator: how the gradient passes: ``"straight_through"``, ``"rotation"``, ``"modified"``, ``"gumbel"``, or an
             :class:`Estimator`.
@@ -55,10 +51,8 @@ class CodebookQuantizer(Quantizer):
     """
 
     metric: ClassVar[Metric] = "l2"
-    restart_after: int = 0
-    """In training, a code that was not selected for so many steps moves to a random latent; 0: none does."""
-    rows_per_code: ClassVar[dict[str, Rule]] = {"code_age": copied}
-    """Buffers with a row per code, and how each grows with the codebook."""
+    restart_after: int = 0  # in training, a code not selected for so many steps moves to a random latent; 0: none does
+    rows_per_code: ClassVar[dict[str, Rule]] = {"code_age": copied}  # buffers with a row per code, and how each grows
     book: Codebook
 
     def __init__(
@@ -86,7 +80,6 @@ class CodebookQuantizer(Quantizer):
         self._frozen = freeze_codebook
 
     def _own(self, book: Codebook) -> None:
-        """Take this codebook."""
         self.book = book
         book.freeze_(self._frozen)
 
@@ -127,11 +120,8 @@ class CodebookQuantizer(Quantizer):
         """Add codes by splitting the busiest cells; every index goes on meaning the same code.
 
         The distortion of a batch can only fall. With several processes, call it in all of them at the same step; where
-        the codes are a parameter, wrap the model in ``DistributedDataParallel`` again afterwards.
-
-        Args:
-            new_size: codes afterwards.
-            optimizer: the one that trains the codebook, if one does: what it knows about the codes grows with them.
+        the codes are a parameter, wrap the model in ``DistributedDataParallel`` again afterwards. What an optimizer
+        that trains the codebook knows about the codes grows with them.
         """
         self.check_growth(new_size)
         old_size, busyness_k = self.codebook_size, self.book.busyness()
@@ -173,8 +163,11 @@ class CodebookQuantizer(Quantizer):
         return step
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        if self.restart_after > 0 and call.learns and not self._frozen and self.book.by_gradient:
-            self._restart_(z_nd.detach(), call.valid)
+        if self.restart_after > 0 and call.learns and not self._frozen and self.book.has_loss:
+            with torch.no_grad():
+                overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
+                weight_n = row_weights(z_nd, call.valid)
+                self.book.set_(take_over(self.codebook, overdue_k, z_nd.detach(), weight_n, self.step)[0])
         # Sums of codes are then what they are when indices are decoded.
         z_nd = z_nd.to(torch.promote_types(z_nd.dtype, self.book.stored.dtype))
         starts = call.learns and not self._frozen and self.start.waits()
@@ -205,20 +198,12 @@ class CodebookQuantizer(Quantizer):
             return self.book.learn_(lesson)
         return super()._count_(lesson)
 
-    @torch.no_grad()
-    def _restart_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
-        overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
-        self.book.set_(take_over(self.codebook, overdue_k, z_nd, row_weights(z_nd, valid_n), self.step)[0])
-
     def _nearest_few(self, x_nd: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The nearest codes ``(n, count)``, or all if there are fewer, and what each gives ``(n, count, dim)``."""
         z_nd = self.to_code_space(project(self.project_in, x_nd))
         codebook_kd = self.codebook.to(z_nd.dtype)
         indices_nc = nearest_few(z_nd, codebook_kd, min(count, len(codebook_kd)))
         return indices_nc, project(self.project_out, F.embedding(indices_nc, codebook_kd))
-
-    def _lookup(self, indices_n: Tensor) -> Tensor:
-        return F.embedding(indices_n.clamp(min=0), self.codebook)
 
     def to_code_space(self, z_nd: Tensor) -> Tensor:
         """Latents as they are compared with codes: those compared by cosine have unit length."""
@@ -236,7 +221,5 @@ class CodebookQuantizer(Quantizer):
     @torch.no_grad()
     def _start_(self, z_nd: Tensor, valid_n: Tensor | None) -> None:
         codes_kd, made = self.start(z_nd, valid_n)
-        tensors = list(self.book.buffers())
-        if isinstance(self.book.stored, nn.Parameter):
-            tensors.append(self.book.stored)
-        change_where_(made, tensors, lambda: self.book.set_(codes_kd))
+        learned = [self.book.stored] if isinstance(self.book.stored, nn.Parameter) else []
+        change_where_(made, [*self.book.buffers(), *learned], lambda: self.book.set_(codes_kd))

@@ -1,31 +1,21 @@
 """Residual quantizers behind the calls of audio codecs: EnCodec, DAC and Mimi in transformers, and descript's DAC.
 
-They take quantizers with ``channel_first=True``.
-
-Shapes: b batch, c channels, t frames, q levels.
+They take quantizers with ``channel_first=True``. Shapes: b batch, c channels, t frames, q levels.
 """
 
 import math
 from bisect import bisect_right
 from itertools import accumulate
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from driftvq.functional import nearest
-from driftvq.names import positive_int
+from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.residual_vq import ResidualVQ
-
-
-class Passed(NamedTuple):
-    """What an encoding gave: codes ``b q t``, quantised latents ``b c t`` and the loss; the codes' version then."""
-
-    codes: Tensor
-    quantized: Tensor
-    loss: Tensor
-    version: int
 
 
 class CodecAdapter(nn.Module):
@@ -37,8 +27,9 @@ class CodecAdapter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passed: list[Passed] = []
-        """What training encoded, with gradients, since it last decoded or asked for the loss."""
+        # What training encoded, with gradients, since it last decoded or gave the loss: codes ``b q t``, quantised
+        # latents ``b c t``, the loss, and the codes' version then.
+        self._passed: list[tuple[Tensor, Tensor, Tensor, int]] = []
         self._complete = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -50,14 +41,14 @@ class CodecAdapter(nn.Module):
         if not self._passed:
             raise ValueError("there is no loss: nothing was encoded in training with gradients")
         self._complete = True
-        return torch.stack([passed.loss for passed in self._passed]).mean()
+        return torch.stack([loss for _, _, loss, _ in self._passed]).mean()
 
     def _encoded(self, codes_bqt: Tensor, quantized: Tensor, loss: Tensor) -> Tensor:
         """The codes ``q b t``; in training what belongs to them is kept, unless it has no gradient to give."""
         if self.training and torch.is_grad_enabled():
             if self._complete:
                 self._passed, self._complete = [], False
-            self._passed.append(Passed(codes_bqt, quantized, loss, codes_bqt._version))
+            self._passed.append((codes_bqt, quantized, loss, codes_bqt._version))
         return codes_bqt.transpose(0, 1)
 
     def _known(self, codes_bqt: Tensor) -> Tensor | None:
@@ -66,15 +57,20 @@ class CodecAdapter(nn.Module):
             return None
         self._complete = True
         for codes, quantized, _, version in reversed(self._passed):
-            if codes.shape != codes_bqt.shape or codes._version != version:  # they were written into since
-                continue
-            if codes.data_ptr() == codes_bqt.data_ptr() or torch.equal(codes, codes_bqt):  # the first asks no device
+            alike = codes.shape == codes_bqt.shape and codes._version == version  # else they were written into since
+            # The first asks no device.
+            if alike and (codes.data_ptr() == codes_bqt.data_ptr() or torch.equal(codes, codes_bqt)):
                 return quantized
         return None
 
 
 class EncodecQuantizer(CodecAdapter):
-    """Made by :func:`as_encodec`."""
+    """A quantizer for transformers' ``EncodecModel`` of so many latents per second.
+
+    ``model.quantizer = as_encodec(vq, model.config.frame_rate)``; in training add ``model.quantizer.loss``.
+    """
+
+    codebook_size = property(attrgetter("vq.codebook_size"))  # of a level
 
     def __init__(self, vq: ResidualVQ, frame_rate: float) -> None:
         super().__init__()
@@ -82,11 +78,6 @@ class EncodecQuantizer(CodecAdapter):
             raise ValueError(f"frame_rate must be a number above 0, got {frame_rate!r}")
         self.vq, self.frame_rate = _checked(vq, "EnCodec"), frame_rate
         self.num_quantizers = vq.indices_per_position
-
-    @property
-    def codebook_size(self) -> int:
-        """Codes of a level."""
-        return self.vq.codebook_size
 
     def get_num_quantizers_for_bandwidth(self, bandwidth: float | None = None) -> int:
         """Levels that a bandwidth in kbit/s pays for, at least one; all without a bandwidth."""
@@ -114,16 +105,13 @@ class EncodecQuantizer(CodecAdapter):
         return self.vq.indices_to_codes(codes_bqt.movedim(1, -1)) if known is None else known
 
 
-def as_encodec(vq: ResidualVQ, frame_rate: float) -> EncodecQuantizer:
-    """A quantizer for transformers' ``EncodecModel`` of so many latents per second.
-
-    ``model.quantizer = as_encodec(vq, model.config.frame_rate)``; in training add ``model.quantizer.loss``.
-    """
-    return EncodecQuantizer(vq, frame_rate)
-
-
 class MimiQuantizer(CodecAdapter):
-    """Made by :func:`as_mimi`."""
+    """Quantizers for transformers' ``MimiModel``: of the first levels, one in Mimi, and of the others.
+
+    Both see the same latents and their outputs add up. Training as with :class:`EncodecQuantizer`.
+    """
+
+    codebook_size = property(attrgetter("semantic.codebook_size"))  # of a level
 
     def __init__(self, semantic: ResidualVQ, acoustic: ResidualVQ) -> None:
         super().__init__()
@@ -135,17 +123,11 @@ class MimiQuantizer(CodecAdapter):
         self.num_acoustic_quantizers = acoustic.indices_per_position
         self.max_num_quantizers = self.num_semantic_quantizers + self.num_acoustic_quantizers
 
-    @property
-    def codebook_size(self) -> int:
-        """Codes of a level."""
-        return self.semantic.codebook_size
-
     def encode(self, embeddings: Tensor, num_quantizers: int | None = None) -> Tensor:
         """Latents ``b c t`` to codes ``q b t``, the semantic levels first."""
         first, most = self.num_semantic_quantizers, self.max_num_quantizers
         levels = most if num_quantizers is None else positive_int("num_quantizers", num_quantizers)
-        if not first <= levels <= most:
-            raise ValueError(f"num_quantizers must lie between {first} and {most}, got {num_quantizers}")
+        in_range("num_quantizers", levels, first, most)
         quantized, indices, loss = self.semantic(embeddings)
         if levels > first:
             more, others, other_loss = self.acoustic(embeddings, levels=levels - first)
@@ -163,16 +145,14 @@ class MimiQuantizer(CodecAdapter):
         return quantized
 
 
-def as_mimi(semantic: ResidualVQ, acoustic: ResidualVQ) -> MimiQuantizer:
-    """Quantizers for transformers' ``MimiModel``: of the first levels, one in Mimi, and of the others.
-
-    Both see the same latents and their outputs add up. Training as with :func:`as_encodec`.
-    """
-    return MimiQuantizer(semantic, acoustic)
-
-
 class DacQuantizer(nn.Module):
-    """Made by :func:`as_dac`."""
+    """A quantizer for transformers' ``DacModel`` and descript's ``DAC``.
+
+    ``z_q, codes, latents, commitment_loss, codebook_loss = q(z, n_quantizers)``: the model weights the two losses, so
+    the quantizer's β does not count. With ``codebook_dim`` each level has its projections, as in DAC.
+    """
+
+    codebook_size = property(attrgetter("vq.codebook_size"))  # of a level
 
     def __init__(self, vq: ResidualVQ) -> None:
         super().__init__()
@@ -182,19 +162,13 @@ class DacQuantizer(nn.Module):
         self.n_codebooks = vq.indices_per_position
         self.codebook_dim = [self.vq.part(level).codebook_dim for level in range(self.n_codebooks)]
 
-    @property
-    def codebook_size(self) -> int:
-        """Codes of a level."""
-        return self.vq.codebook_size
-
     def forward(
         self, hidden_state: Tensor, n_quantizers: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Quantise latents ``b c t`` by so many levels, in training too, where theirs would ignore it.
 
-        Returns:
-            Quantised latents ``b c t``, codes ``b q t``, projected latents ``b (q·d) t``, and two scalars without a
-            weight, which the model gives: the commitment, and whatever else trains the codebooks.
+        Returns quantised latents ``b c t``, codes ``b q t``, projected latents ``b (q·d) t``, and two scalars without a
+        weight, which the model gives: the commitment, and whatever else trains the codebooks.
         """
         details = self.vq.details(hidden_state, levels=n_quantizers)
         latents = torch.cat([part.latents for part in details.parts], dim=-1).movedim(-1, 1)
@@ -224,13 +198,7 @@ class DacQuantizer(nn.Module):
         return nearest(z_nd, quantizer.codebook, quantizer.metric).reshape(z.shape[:-1])
 
 
-def as_dac(vq: ResidualVQ) -> DacQuantizer:
-    """A quantizer for transformers' ``DacModel`` and descript's ``DAC``.
-
-    ``z_q, codes, latents, commitment_loss, codebook_loss = q(z, n_quantizers)``: the model weights the two losses, so
-    the quantizer's β does not count. With ``codebook_dim`` each level has its projections, as in DAC.
-    """
-    return DacQuantizer(vq)
+as_encodec, as_mimi, as_dac = EncodecQuantizer, MimiQuantizer, DacQuantizer
 
 
 def _checked(vq: Any, package: str) -> ResidualVQ:

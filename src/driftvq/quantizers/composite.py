@@ -21,8 +21,7 @@ MakeQuantizer = Callable[..., Quantizer]
 class CompositeQuantizer(Quantizer):
     """Several quantizers that act as one, each with an index per position, or several if it is a composite itself.
 
-    Indices have one more dimension: those of the first quantizer, of the second and so on. A method gives its inner
-    quantizers to :meth:`_contain`.
+    Indices have one more dimension: those of the first quantizer, of the second and so on.
     """
 
     def _contain(
@@ -125,10 +124,7 @@ class CompositeQuantizer(Quantizer):
         """Let each inner quantizer learn once: a shared one from all its parts together."""
         advance_(self.step)
         steps = step.selection.parts + step.selection.absent
-        if self.shared_codebook:
-            self.part(0)._teach_(joined(steps))
-            return
-        for quantizer, part in zip(self._inner(), steps, strict=False):
+        for quantizer, part in zip(self._inner(), (joined(steps),) if self.shared_codebook else steps, strict=False):
             quantizer._teach_(part)
 
     def _terms(self, selection: Selection) -> LossTerms:
@@ -145,33 +141,26 @@ class CompositeQuantizer(Quantizer):
         columns = indices_nq.split(self.indices_per_part, dim=-1)
         return list(columns) if self.part(0).indices_per_position else [column[..., 0] for column in columns]
 
-    def _flatten_indices(self, indices: Tensor) -> tuple[Tensor, torch.Size]:
-        return indices.flatten(end_dim=-2), indices.shape[:-1]
-
     def _check_indices(self, indices: Tensor) -> None:
         if isinstance(indices, Tensor):
             self._check_width(indices)
         super()._check_indices(indices)
-        sizes = self._sizes(indices.shape[-1])
-        if len(set(sizes)) == 1 or torch.compiler.is_compiling():
-            return
-        wrong = torch.stack([indices[..., place] >= size for place, size in enumerate(sizes)], dim=-1)
-        if wrong.any():
-            raise ValueError(f"indices must be less than {sizes} at their places, got {indices[wrong][0].item()}")
-
-    def _sizes(self, width: int) -> tuple[int, ...]:
-        """Codes that each of so many indices of a position chooses from."""
-        return self.sizes_per_index[:width]
+        columns = zip(self._inner(), self._columns(indices), strict=False)
+        each = ((part.sizes_per_index, own.shape[-1] if part.indices_per_position else 1) for part, own in columns)
+        sizes = tuple(size for own, width in each for size in own[:width])
+        if len(set(sizes)) > 1 and not torch.compiler.is_compiling():
+            wrong = indices >= torch.tensor(sizes, device=indices.device)
+            if wrong.any():
+                raise ValueError(f"indices must be less than {sizes} at their places, got {indices[wrong][0].item()}")
 
     def _checked_levels(self, levels: int | None) -> int | None:
         return self.part(0)._checked_levels(levels)
 
     def _check_width(self, indices: Tensor) -> None:
         """Refuse another number of indices per position."""
-        if indices.ndim == 0 or indices.shape[-1] != self.indices_per_position:
-            raise ValueError(
-                f"indices must end in a dimension of {self.indices_per_position}, got shape {tuple(indices.shape)}"
-            )
+        width, shape = self.indices_per_position, tuple(indices.shape)
+        if shape[-1:] != (width,):
+            raise ValueError(f"indices must end in a dimension of {width}, got shape {shape}")
 
 
 def side_by_side(indices: Sequence[Tensor]) -> Tensor:

@@ -20,8 +20,7 @@ MOST_CANDIDATES = 512
 """Latents of a batch, of all processes, among which anchors are looked for: a search of all of them would double the
 cost of a step, and few codes move at all once training is under way."""
 
-NARROWNESS, OFFSET = 10.0, 1e-3
-"""In ``α = exp(-10 K n / (1-γ) - 0.001)``, as the paper has them."""
+NARROWNESS, OFFSET = 10.0, 1e-3  # in ``α = exp(-10 K n / (1-γ) - 0.001)``, as the paper has them
 
 
 class AnchoredCodes(TrainedCodes):
@@ -78,12 +77,8 @@ class CVQ(CodebookQuantizer):
 
     ``n_k ← γ n_k + (1-γ) |{i: win(i)=k}|/N``,  ``c_k ← (1-α_k) c_k + α_k z_a(k)``,  ``α_k = exp(-10 K n_k/(1-γ) - ε)``
 
-    and ``loss = mse(sg z, c) + β · mse(z, sg c)``.
-
-    Args:
-        anchors: how a code finds its anchor a(k): ``"probabilistic"``, drawn with ``p(i) ∝ exp(-|z_i - c_k|²)``,
-            ``"closest"`` to the code, or ``"random"``.
-        decay: γ.
+    and ``loss = mse(sg z, c) + β · mse(z, sg c)``; γ is ``decay``. ``anchors`` says how a code finds its anchor a(k):
+    ``"probabilistic"``, drawn with ``p(i) ∝ exp(-|z_i - c_k|²)``, ``"closest"`` to the code, or ``"random"``.
     """
 
     def __init__(

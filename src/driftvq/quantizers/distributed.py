@@ -1,11 +1,8 @@
-"""Sums and gathers over all processes; without a process group each is the identity.
-
-Whether a process group is running is asked at every call, so a module may be built before the group is.
-"""
+"""Sums and gathers over all processes; each is the identity while there is no process group, which may come later."""
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -13,9 +10,7 @@ from torch import Tensor, nn
 
 from driftvq.quantizers.recomputation import substituted
 
-Module = TypeVar("Module", bound=nn.Module)
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def is_distributed() -> bool:
@@ -83,16 +78,14 @@ def gather_rows(x_nd: Tensor) -> Tensor:
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
-def with_whole_parameters(
-    method: Callable[Concatenate[Module, Arguments], Result],
-) -> Callable[Concatenate[Module, Arguments], Result]:
+def with_whole_parameters(method: Method) -> Method:
     """Let a module's method that is called outside of ``forward`` see parameters that FSDP has sharded as a whole.
 
     They are gathered from all processes, which all have to call it.
     """
 
     @wraps(method)
-    def call(self: Module, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or world_size() == 1:
             return method(self, *args, **kwargs)
         sharded = {
@@ -105,7 +98,7 @@ def with_whole_parameters(
         with substituted(sharded):
             return method(self, *args, **kwargs)
 
-    return call
+    return cast("Method", call)
 
 
 def is_sharded(parameter: nn.Parameter) -> bool:
@@ -118,9 +111,7 @@ def is_sharded(parameter: nn.Parameter) -> bool:
     from torch.distributed import _composable_state
 
     states = [ref() for ref in getattr(_composable_state, "_module_state_mapping", {}).values()]
-    groups = [group for state in states for group in getattr(state, "_fsdp_param_groups", ())]
-    groups += [
-        getattr(state, "_fsdp_param_group", None) for state in states if not hasattr(state, "_fsdp_param_groups")
-    ]
+    one = [(getattr(state, "_fsdp_param_group", None),) for state in states]  # where there are no several of a module
+    groups = [g for state, own in zip(states, one, strict=True) for g in getattr(state, "_fsdp_param_groups", own)]
     sharded = [own for group in groups for own in getattr(group, "fsdp_params", ())]
     return any(getattr(own, "_unsharded_param", None) is parameter for own in sharded)

@@ -16,21 +16,29 @@ from driftvq.quantizers.quantizer import register
 
 
 class AveragedCodes(Codebook):
-    """The codes of :class:`EMAVQ`, each the moving average of the latents that selected it: s / ñ."""
+    """The codes of :class:`EMAVQ`, each the moving average of the latents that selected it: s / ñ.
+
+    Those of unit length, ``ĉ = c / |c|``, start in random directions.
+    """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "cluster_size": halved}
     training_state: ClassVar[tuple[str, ...]] = ("cluster_size", "cluster_sum")
     cluster_size: Tensor
     cluster_sum: Tensor
 
-    def __init__(self, codebook_size: int, dim: int, decay: float, eps: float, threshold: float) -> None:
+    def __init__(self, codebook_size: int, dim: int, decay: float, eps: float, threshold: float, unit: bool) -> None:
         super().__init__()
-        self.decay, self.eps, self.threshold = decay, eps, threshold
+        self.decay, self.eps, self.threshold, self.unit = decay, eps, threshold, unit
         self.leaves_out = threshold == 0  # a latent that takes over a code has to be finite
         codes_kd = initial_codes(codebook_size, dim)
         self.register_buffer("codes", codes_kd)
         self.register_buffer("cluster_size", torch.ones(codebook_size))
         self.register_buffer("cluster_sum", codes_kd.clone())
+        if unit:
+            self.set_(F.normalize(torch.randn(codebook_size, dim), dim=1))
+
+    def forward(self) -> Tensor:
+        return F.normalize(self.codes, dim=1) if self.unit else self.codes
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:
@@ -66,33 +74,16 @@ class AveragedCodes(Codebook):
         self.cluster_sum.copy_(codes_kd * self.cluster_size[:, None])
 
 
-class UnitAveragedCodes(AveragedCodes):
-    """Moving averages of unit latents as codes of unit length, ``ĉ = c / |c|``, which start in random directions."""
-
-    def __init__(self, codebook_size: int, dim: int, decay: float, eps: float, threshold: float) -> None:
-        super().__init__(codebook_size, dim, decay, eps, threshold)
-        self.set_(F.normalize(torch.randn(codebook_size, dim), dim=1))
-
-    def forward(self) -> Tensor:
-        return F.normalize(self.codes, dim=1)
-
-
 @register("ema_vq")
 class EMAVQ(CodebookQuantizer):
     """Each code is the moving average of the latents that selected it; ``loss = β · mse(z, sg c)``.
 
     ``n_k ← γ n_k + (1-γ) |{i: win(i)=k}|``,  ``s_k ← γ s_k + (1-γ) Σ_{i: win(i)=k} z_i``,  ``c_k = s_k / ñ_k``
 
-    with ñ the Laplace-smoothed n. This is VQVAE2; with ``threshold_ema_dead_code`` it is the paper's VQGAN-EMA: a code
-    whose n_k falls below the threshold moves to a random latent of the batch.
-
-    Args:
-        decay: γ.
-        eps: Laplace smoothing.
-        threshold_ema_dead_code: replace codes whose average count per batch is below this; 0: never.
+    with γ the ``decay`` and ñ the n that is Laplace-smoothed by ``eps``. This is VQVAE2; with
+    ``threshold_ema_dead_code`` it is the paper's VQGAN-EMA: a code whose n_k, the average count per batch, falls below
+    it moves to a random latent of the batch; 0: none does.
     """
-
-    averaged: ClassVar[type[AveragedCodes]] = AveragedCodes
 
     def __init__(
         self,
@@ -107,14 +98,13 @@ class EMAVQ(CodebookQuantizer):
     ) -> None:
         super().__init__(dim, codebook_size, codebook_dim, **options)
         if self.estimator.trains_codebook:
-            raise ValueError(
-                f"estimator {options['estimator']!r} trains the codebook, which EMAVQ's moving average would undo; "
-                "use 'straight_through' or 'rotation', or another quantizer"
-            )
+            why = f"estimator {options['estimator']!r} trains the codebook, which EMAVQ's moving average would undo"
+            raise ValueError(f"{why}; use 'straight_through' or 'rotation', or another quantizer")
         in_range("decay", decay, 0, 1)
         in_range("eps", eps, 0, 1)
         in_range("threshold_ema_dead_code", threshold_ema_dead_code, 0, float("inf"))
-        self._own(self.averaged(codebook_size, self.codebook_dim, decay, eps, threshold_ema_dead_code))
+        averaging = (decay, eps, threshold_ema_dead_code)
+        self._own(AveragedCodes(codebook_size, self.codebook_dim, *averaging, unit=self.metric == "cosine"))
 
 
 @register("cosine_ema_vq")
@@ -128,4 +118,3 @@ class CosineEMAVQ(EMAVQ):
 
     metric: ClassVar[Metric] = "cosine"
     own_scale: ClassVar[bool] = True
-    averaged: ClassVar[type[AveragedCodes]] = UnitAveragedCodes

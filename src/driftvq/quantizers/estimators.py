@@ -1,7 +1,4 @@
-"""The gradient estimators as objects that any quantizer with a codebook takes by name or instance.
-
-Shape suffixes: n latents, k codes, s segments between codes, d dimensions.
-"""
+"""The gradient estimators as objects that any quantizer with a codebook takes by name or instance."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -10,15 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import (
-    directional,
-    gumbel_softmax,
-    masked_mse,
-    modified_straight_through,
-    nearest,
-    rotate,
-    straight_through,
-)
+from driftvq.functional import gumbel_softmax, masked_mse, nearest
+from driftvq.functional.gradients import directional, modified_straight_through, rotate, straight_through
 from driftvq.names import check_name
 from driftvq.quantizers.codebooks.base import Match
 from driftvq.quantizers.distributed import world_size
@@ -27,8 +17,7 @@ from driftvq.quantizers.distributed import world_size
 class Estimator:
     """Turns a choice of codes into an output with a gradient."""
 
-    trains_codebook: ClassVar[bool] = False
-    """Whether the decoder's gradient reaches the codebook, which then has to be a trained one."""
+    trains_codebook: ClassVar[bool] = False  # whether the decoder's gradient reaches the codebook, then a trained one
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
         """Indices ``(n,)``, matched or sampled, and their codes ``(n, d)``, with the estimator's gradient."""
@@ -84,8 +73,7 @@ class Gumbel(Estimator):
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
         seed = torch.randint(2**62, (), device=z_nd.device)
         codebook_kd = codebook_kd.clone()  # an online update may move the codes before the backward pass
-        weight_kd, bias_k = _logits(z_nd, codebook_kd, match, temperature=1.0)
-        return gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, self.temperature, seed)
+        return gumbel_softmax(z_nd, *_logits(z_nd, codebook_kd, match, 1.0), codebook_kd, self.temperature, seed)
 
 
 @dataclass(frozen=True)
@@ -122,7 +110,7 @@ class SpaceFilling(Directional):
     """
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
-        segments = max(len(codebook_kd) - 1, 1)  # a single code is a segment of length 0
+        segments = max(len(codebook_kd) - 1, 1)  # s of them; a single code is one of length 0
         from_sd, to_sd = codebook_kd[:segments], codebook_kd[-segments:]
         share_s1 = torch.rand(segments, 1, dtype=z_nd.dtype, device=z_nd.device)
         segments_n = nearest(z_nd, torch.lerp(from_sd.detach(), to_sd.detach(), share_s1))
@@ -149,9 +137,9 @@ class Sampled(Estimator):
 
     def __call__(self, z_nd: Tensor, codebook_kd: Tensor, match: Match) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            weight_kd, bias_k = _logits(z_nd, codebook_kd, match, self.temperature)
+            logits = _logits(z_nd, codebook_kd, match, self.temperature)
             seed = torch.randint(2**62, (), device=z_nd.device)
-            indices_n, codes_nd = gumbel_softmax(z_nd, weight_kd, bias_k, codebook_kd, 1.0, seed)
+            indices_n, codes_nd = gumbel_softmax(z_nd, *logits, codebook_kd, 1.0, seed)
         return indices_n, straight_through(z_nd, codes_nd)
 
 
@@ -164,14 +152,9 @@ def _logits(z_nd: Tensor, codebook_kd: Tensor, match: Match, temperature: float)
 
 
 ESTIMATORS: dict[str, type[Estimator]] = {
-    "straight_through": StraightThrough,
-    "rotation": Rotation,
-    "modified": Modified,
-    "gumbel": Gumbel,
-    "directional": Directional,
-    "space_filling": SpaceFilling,
-    "sampled": Sampled,
-}
+    "straight_through": StraightThrough, "rotation": Rotation, "modified": Modified, "gumbel": Gumbel,
+    "directional": Directional, "space_filling": SpaceFilling, "sampled": Sampled,
+}  # fmt: skip
 
 
 def make_estimator(estimator: str | Estimator) -> Estimator:

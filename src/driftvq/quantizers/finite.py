@@ -1,7 +1,6 @@
 """Latents that are NaN, infinite or too large: refused at once where that costs nothing, else with the next call.
 
-Whichever it is, latents that are not finite move no code: where Python cannot see them at once, a call in training
-leaves them out on the device that they are on, as a mask would.
+Either way, those that are not finite move no code: a call in training leaves them out on their device, as a mask would.
 """
 
 import math
@@ -12,15 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-AT_ONCE = frozenset({"cpu"})
-"""Devices whose numbers Python can see without waiting for them."""
+AT_ONCE = frozenset({"cpu"})  # devices whose numbers Python can see without waiting for them
 
 ANY_SCALE, OWN_SCALE = (0.0, math.inf), (1e-6, 1e6)
 """Magnitudes of latents between which a method can tell them apart: where its codes go where the latents are, and where
 the codes have a scale of their own, near 1."""
 
-SAMPLED = 64
-"""Numbers by which the scale of a batch is told."""
+SAMPLED = 64  # numbers by which the scale of a batch is told
 
 
 class FiniteCheck:
@@ -89,20 +86,15 @@ def _refuse(x: Tensor, scale: tuple[float, float]) -> None:
     if not sound:
         if wrong := int((~x.isfinite()).sum()):
             raise ValueError(f"latents must be finite, got {wrong} NaN or infinite of {x.numel()} values")
-        largest = math.sqrt(torch.finfo(x.dtype).max / x.numel())
-        raise ValueError(
-            f"latents must be so small that the sum of their squares is finite, in {x.dtype} up to some {largest:.1g} "
-            f"for {x.numel()} values; got up to {x.abs().max():.3g}"
-        )
+        limit = f"in {x.dtype} up to some {math.sqrt(torch.finfo(x.dtype).max / x.numel()):.1g} for {x.numel()} values"
+        small = "so small that the sum of their squares is finite"
+        raise ValueError(f"latents must be {small}, {limit}; got up to {x.abs().max():.3g}")
     if scale == ANY_SCALE:
         return
-    least, most = scale
-    flat = x.flatten()
+    (least, most), flat = scale, x.flatten()
     some = flat[:: max(1, len(flat) // SAMPLED)].abs()
     some = some[some > 0]
     # By the usual magnitude, not the largest: one wild latent is no reason.
     if len(some) and not least <= (usual := float(some.median())) <= most:
-        raise ValueError(
-            f"latents must have magnitudes between {least:.1g} and {most:.1g}, since these codes have a scale of their "
-            f"own, got {usual:.3g}: scale the latents"
-        )
+        between = f"between {least:.1g} and {most:.1g}, since these codes have a scale of their own"
+        raise ValueError(f"latents must have magnitudes {between}, got {usual:.3g}: scale the latents")

@@ -1,8 +1,4 @@
-"""Codes on a fixed grid, with nothing to train but projections.
-
-Finite scalar quantization (Mentzer et al., 2023); lookup-free quantization (Yu et al., 2023: MAGVIT-v2), and its form
-on a sphere (Zhao et al., 2024).
-"""
+"""Codes on a fixed grid, with nothing to train but projections."""
 
 import math
 from collections.abc import Sequence
@@ -13,14 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.functional import masked_mse, soft_usage, straight_through
+from driftvq.functional.soft import entropies
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebooks.base import row_weights
 from driftvq.quantizers.distributed import mean_over_processes
 from driftvq.quantizers.quantizer import Quantizer, register
 from driftvq.quantizers.steps import Call, Selection
 
-BOUND_MARGIN = 1e-3
-"""How far the bound reaches past the outermost levels, so that they can be reached at all."""
+BOUND_MARGIN = 1e-3  # how far the bound reaches past the outermost levels, so that they can be reached at all
 
 
 @register("fsq")
@@ -31,7 +27,7 @@ class FSQ(Quantizer):
 
     symmetric:  ``q_j = 2 round(½ (L_j - 1)(tanh(a z_j) + 1)) / (L_j - 1) - 1``
 
-    There is nothing to train but the projections, and the loss is 0. As level l of a :class:`ResidualVQ` the grid is
+    Finite scalar quantization (Mentzer et al., 2023) has no loss. As level l of a :class:`ResidualVQ` the grid is
     the symmetric one, ``(L_j - 1)^-l`` times as large, so that it divides a step of the grid before it; there latents
     are cut off at its ends and not bent by tanh, which would leave every level the same error.
 
@@ -117,40 +113,30 @@ def default_levels(codebook_size: int, most: int = 8) -> tuple[int, ...] | None:
     return None
 
 
-def _checked_levels(codebook_size: int | None, levels: Sequence[int] | None) -> tuple[int, ...]:
+def _checked_levels(size: int | None, levels: Sequence[int] | None) -> tuple[int, ...]:
     if levels is None:
-        found = default_levels(positive_int("codebook_size", codebook_size)) if codebook_size != 1 else None
+        found = default_levels(positive_int("codebook_size", size)) if size != 1 else None
         if found is None:
-            raise ValueError(
-                f"FSQ needs a codebook_size that is a product of numbers from 3 to 8, got {codebook_size!r}"
-            )
+            raise ValueError(f"FSQ needs a codebook_size that is a product of numbers from 3 to 8, got {size!r}")
         return found
     if not levels or any(level < 3 for level in levels):
         raise ValueError(f"levels must each be at least 3, got {tuple(levels)}")
-    if codebook_size is not None and codebook_size != math.prod(levels):
-        raise ValueError(f"codebook_size {codebook_size} is not the product of levels {tuple(levels)}")
+    if size is not None and size != math.prod(levels):
+        raise ValueError(f"codebook_size {size} is not the product of levels {tuple(levels)}")
     return tuple(levels)
 
 
 @register("lfq")
 class LFQ(Quantizer):
-    """Each of log₂K dimensions is quantised to its sign; the codebook is the cube {-1, 1}^log₂K.
+    """Each of log₂K dimensions is quantised to its sign; the codebook is the cube {-1, 1}^log₂K (Yu et al., 2023).
 
     ``loss = entropy_weight · (mean_i H(p_i) - γ · H(mean_i p_i)) + β · mse(z, sg c)``
 
-    with ``p_i = softmax_k(2 τ⁻¹ z_i·c_k)``.
-
-    The first entropy makes each choice sure, the second makes all codes be used. As level l of a :class:`ResidualVQ`
-    the cube is 2^-l times as large, and the entropies are those of latents that are as much smaller. On a sphere
-    instead of a cube it is :class:`BSQ`.
-
-    Args:
-        codebook_size: K, a power of two.
-        entropy_weight: weight of the two entropies.
-        entropy_fraction: share of the latents, drawn anew in each training step, of which the entropies are computed.
-        diversity_gamma: γ.
-        inv_temperature: τ⁻¹ of the soft assignment inside the entropies.
-        commitment_weight: β.
+    with ``p_i = softmax_k(2 τ⁻¹ z_i·c_k)``; γ is ``diversity_gamma``, β ``commitment_weight``, τ⁻¹ ``inv_temperature``,
+    and K a power of two. The first entropy makes each choice sure, the second makes all codes be used; they are
+    computed of a share of the latents, ``entropy_fraction``, drawn anew in each training step. As level l of a
+    :class:`ResidualVQ` the cube is 2^-l times as large, and the entropies are those of latents that are as much
+    smaller. On a sphere instead of a cube it is :class:`BSQ`.
     """
 
     fixed_grid: ClassVar[bool] = True
@@ -189,23 +175,21 @@ class LFQ(Quantizer):
         return Selection(straight_through(z_nd, codes_nd), indices_n, loss, lesson, terms)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
-        z_nd, weight_n = self._for_entropy(z_nd, valid_n)
-        share_n = weight_n / weight_n.sum().clamp(min=1)
+        z_nd, share_n, count = self._for_entropy(z_nd, valid_n)
         weight_kd = self.codebook.to(z_nd.dtype) * (2 * self.inv_temperature / self._size())
         mean_k, entropy = soft_usage(z_nd, weight_kd, z_nd.new_zeros(self.codebook_size), share_n)
         if self.training:
-            mean_k = mean_over_processes(mean_k, weight_n.sum())
-        # Not special.entr: its slope at a mean of exactly 0 is infinite.
-        tiny = torch.finfo(z_nd.dtype).tiny
-        return entropy + self.diversity_gamma * (mean_k * mean_k.clamp(min=tiny).log()).sum()
+            mean_k = mean_over_processes(mean_k, count)
+        return entropy - self.diversity_gamma * entropies(mean_k).sum()
 
-    def _for_entropy(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The latents of which the entropies are computed, and their weights."""
+    def _for_entropy(self, z_nd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The latents of which the entropies are computed, each one's share of them, and how many count."""
         weight_n = row_weights(z_nd, valid_n)
-        if not self.training or self.entropy_fraction == 1 or z_nd.shape[0] == 0:
-            return z_nd, weight_n
-        some = torch.randperm(len(z_nd), device=z_nd.device)[: math.ceil(self.entropy_fraction * len(z_nd))]
-        return z_nd[some], weight_n[some]
+        if self.training and self.entropy_fraction < 1 and len(z_nd) > 0:
+            some = torch.randperm(len(z_nd), device=z_nd.device)[: math.ceil(self.entropy_fraction * len(z_nd))]
+            z_nd, weight_n = z_nd[some], weight_n[some]
+        count = weight_n.sum()
+        return z_nd, weight_n / count.clamp(min=1), count
 
     def _lookup(self, indices_n: Tensor) -> Tensor:
         bits_nd = (indices_n[:, None] & self._bit_values()) != 0
@@ -227,8 +211,8 @@ class BSQ(LFQ):
     ``u = z/|z|``,  ``loss = entropy_weight · (mean_i H(p_i) - γ · H̃(mean_i p_i)) + β · mse(u, sg c)``
 
     with ``p_i = softmax_k(2 τ⁻¹ u_i·c_k)``, which is a product over the bits, ``p(b_j = 1) = σ(4 τ⁻¹ u_j/√L)``: its
-    entropy is the sum of theirs, and H̃ takes that sum for the mean as well. So a step costs N × L and never N × K. The
-    arguments are those of :class:`LFQ`.
+    entropy is the sum of theirs, and H̃ takes that sum for the mean as well. So a step costs N × L and never N × K
+    (Zhao et al., 2024). The arguments are those of :class:`LFQ`.
     """
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
@@ -236,13 +220,12 @@ class BSQ(LFQ):
         return super()._select(unit_nd * (self._size() * math.sqrt(self.codebook_dim)), call)
 
     def _entropy_loss(self, z_nd: Tensor, valid_n: Tensor | None) -> Tensor:
-        z_nd, weight_n = self._for_entropy(z_nd, valid_n)
-        share_n1 = (weight_n / weight_n.sum().clamp(min=1))[:, None]
-        p_nd = torch.sigmoid(z_nd * (4 * self.inv_temperature / self.codebook_dim))
+        z_nd, share_n, count = self._for_entropy(z_nd, valid_n)
+        share_n1, p_nd = share_n[:, None], torch.sigmoid(z_nd * (4 * self.inv_temperature / self.codebook_dim))
         mean_d = (share_n1 * p_nd).sum(dim=0)
         if self.training:
-            mean_d = mean_over_processes(mean_d, weight_n.sum())
-        some = (weight_n.sum() > 0).to(z_nd.dtype)
+            mean_d = mean_over_processes(mean_d, count)
+        some = (count > 0).to(z_nd.dtype)
         return (share_n1 * _bit_entropy(p_nd)).sum() - self.diversity_gamma * some * _bit_entropy(mean_d).sum()
 
     def _size(self) -> float:
@@ -250,6 +233,5 @@ class BSQ(LFQ):
 
 
 def _bit_entropy(p: Tensor) -> Tensor:
-    """``-p log p - (1-p) log(1-p)``, with a finite slope everywhere."""
-    tiny = torch.finfo(p.dtype).tiny
-    return -(p * p.clamp(min=tiny).log() + (1 - p) * (1 - p).clamp(min=tiny).log())
+    """``-p log p - (1-p) log(1-p)``."""
+    return entropies(p) + entropies(1 - p)

@@ -1,5 +1,6 @@
 """Product quantization: the channels are split into groups (heads), each with an index of its own."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,14 +21,8 @@ class GroupedVQ(CompositeQuantizer):
 
     Indices have one more dimension, the groups: ``b n g`` or ``b h w g``. Over :class:`ResidualVQ` they are those of
     the first group's levels, then of the second's: ``indices.unflatten(-1, (groups, levels))``; a call may then use
-    fewer ``levels``, in each group.
-
-    Args:
-        codebook_size: codes per group, or a sequence of them, one for each group.
-        groups: G; divides the dimension.
-        quantizer: name of the inner quantizer, or what makes one.
-        shared_codebook: one codebook serves all groups.
-        options: arguments of the inner quantizers.
+    fewer ``levels``, in each group. G is ``groups`` and divides the dimension; the other arguments are as in
+    :class:`ResidualVQ`, for groups instead of levels.
     """
 
     def __init__(
@@ -59,11 +54,10 @@ class GroupedVQ(CompositeQuantizer):
         if self.shared_codebook and not self.sees_neighbours:
             return self._select_together(z_nd, call)
         groups = zip(self._inner(), z_nd.chunk(self.parts, dim=1), strict=True)
-        steps = [quantizer._run(z_group, call) for quantizer, z_group in groups]
-        indices_nq = side_by_side([step.indices for step in steps])
+        steps = tuple(quantizer._run(z_group, call) for quantizer, z_group in groups)
         loss = torch.stack([step.selection.loss for step in steps]).mean()
         quantized_nd = torch.cat([step.quantized for step in steps], dim=1)
-        return Selection(quantized_nd, indices_nq, loss, lesson=None, parts=tuple(steps))
+        return Selection(quantized_nd, side_by_side([step.indices for step in steps]), loss, lesson=None, parts=steps)
 
     def _select_together(self, z_nd: Tensor, call: Call) -> Selection:
         """One call for all groups, so that a shared codebook searches and learns once per step."""
@@ -71,10 +65,8 @@ class GroupedVQ(CompositeQuantizer):
         rows = z_nd.reshape(len(z_nd) * self.parts, self.part(0).dim)
         positions = torch.Size([*call.positions, self.parts])
         step = self.part(0)._run(rows, call._replace(positions=positions, valid=valid))
-        own = 1 if step.indices.ndim == 1 else step.indices.shape[1]
-        indices_nq = step.indices.reshape(len(z_nd), self.parts * own)
-        quantized_nd = step.quantized.reshape_as(z_nd)
-        return Selection(quantized_nd, indices_nq, step.selection.loss, lesson=None, parts=(step,))
+        indices_nq = step.indices.reshape(len(z_nd), self.parts * math.prod(step.indices.shape[1:]))
+        return Selection(step.quantized.reshape_as(z_nd), indices_nq, step.selection.loss, lesson=None, parts=(step,))
 
     def _terms(self, selection: Selection) -> LossTerms:
         return LossTerms(*(term / len(selection.parts) for term in super()._terms(selection)))
@@ -83,16 +75,12 @@ class GroupedVQ(CompositeQuantizer):
         columns = indices_nq.chunk(self.parts, dim=-1)
         return list(columns) if self.part(0).indices_per_position else [column[..., 0] for column in columns]
 
-    def _sizes(self, width: int) -> tuple[int, ...]:
-        return tuple(size for part in self._inner() for size in part.sizes_per_index[: width // self.parts])
-
     def _check_width(self, indices: Tensor) -> None:
         inner, width = self.part(0), indices.shape[-1] if indices.ndim else 0
         if not isinstance(inner, CompositeQuantizer) or width == 0 or width % self.parts:
-            super()._check_width(indices)
-            return
+            return super()._check_width(indices)
         try:
-            inner._check_width(indices[..., : width // self.parts])
+            return inner._check_width(indices[..., : width // self.parts])
         except ValueError as error:
             raise ValueError(f"of {self.parts} groups, in each: {error}") from error
 

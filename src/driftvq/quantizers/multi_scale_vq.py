@@ -33,15 +33,13 @@ class MultiScaleVQ(ResidualVQ):
     >>> [tuple(level.shape) for level in vq.tokens(indices)]
     [(2, 1, 1), (2, 2, 2), (2, 4, 4), (2, 8, 8)]
 
-    Args:
-        scales: cells along each axis of the levels before the last; an axis of fewer positions has one cell for each.
-        shared_codebook: one codebook serves all levels, as in VAR.
-        options: see :class:`ResidualVQ`; there are at most three axes of positions.
-
+    The ``scales`` are cells along each axis of the levels before the last; an axis of fewer positions has one cell for
+    each, and there are at most three. One codebook serves all levels, as in VAR, unless ``shared_codebook`` is False.
     VAR interpolates bicubically and convolves the result; here it is linear, for audio and video too.
     """
 
     searches_beams: ClassVar[bool] = False
+    leaves_out = False  # one latent would spoil the mean of its cell
 
     def __init__(
         self,
@@ -60,10 +58,6 @@ class MultiScaleVQ(ResidualVQ):
         super().__init__(dim, codebook_size, codebook_dim, **own, **options)
         self.sees_neighbours = True
 
-    @property
-    def leaves_out(self) -> bool:
-        return False  # one latent would spoil the mean of its cell
-
     def tokens(self, indices: Tensor) -> list[Tensor]:
         """The indices of each level on its own grid, ``b h_j w_j``; where no position of a cell is valid, -1."""
         self._check_indices(indices)
@@ -75,21 +69,19 @@ class MultiScaleVQ(ResidualVQ):
             raise ValueError(f"tokens must be of 1 to {self.parts} levels, got {len(tokens)}")
         shape, spread = torch.Size([tokens[0].shape[0], *grid]), []
         for level, own in enumerate(tokens):
-            cells, several = self._cells(shape, level), self.part(level).indices_per_position
+            (cells, cell_n), several = self._grid(shape, level, own.device), self.part(level).indices_per_position
             expected = (*cells, several) if several else tuple(cells)
             if tuple(own.shape) != expected:
                 raise ValueError(f"level {level} must have tokens of shape {expected}, got {tuple(own.shape)}")
-            flat = own.reshape(math.prod(cells), self.indices_per_part)
-            spread.append(flat[self._cell_of(shape, level, own.device)])
+            spread.append(own.reshape(math.prod(cells), self.indices_per_part)[cell_n])
         return torch.cat(spread, dim=1).reshape(*shape, len(tokens) * self.indices_per_part)
 
     def _level(self, level: int, residual_nd: Tensor, call: Call) -> tuple[Step, Tensor, Tensor]:
-        cells, cell_n = self._cells(call.positions, level), self._cell_of(call.positions, level, residual_nd.device)
-        weight_n = row_weights(residual_nd, call.valid)
-        size, weighted_nd = math.prod(cells), residual_nd * weight_n[:, None]
+        cells, cell_n = self._grid(call.positions, level, residual_nd.device)
+        size, weight_n = math.prod(cells), row_weights(residual_nd, call.valid)
         counts_m = residual_nd.new_zeros(size).index_add(0, cell_n, weight_n)
-        sums_md = residual_nd.new_zeros(size, residual_nd.shape[1]).index_add(0, cell_n, weighted_nd)
-        means_md = sums_md / counts_m.clamp(min=1)[:, None]
+        means_md = residual_nd.new_zeros(size, residual_nd.shape[1])
+        means_md = means_md.index_add(0, cell_n, residual_nd * weight_n[:, None]) / counts_m.clamp(min=1)[:, None]
         own = call._replace(positions=cells, valid=None if call.valid is None else counts_m > 0)
         step = self.part(level)._run(means_md, own)
         quantized_nd, indices = self._spread(step.quantized, cells, call.positions), step.indices[cell_n]
@@ -101,7 +93,8 @@ class MultiScaleVQ(ResidualVQ):
     def _codes(self, indices_nq: Tensor, shape: torch.Size) -> list[Tensor]:
         codes = []
         for level, column in enumerate(self._columns(indices_nq)):
-            own, cells = self._of_cells(column.reshape(*shape, *column.shape[1:]), level), self._cells(shape, level)
+            own = self._of_cells(column.reshape(*shape, *column.shape[1:]), level)
+            cells = own.shape[: len(shape)]
             codes_md = self.part(level)._decode(own.flatten(end_dim=len(shape) - 1), cells)
             codes.append(self._spread(codes_md, cells, shape))
         return codes
@@ -109,24 +102,20 @@ class MultiScaleVQ(ResidualVQ):
     def _of_cells(self, indices: Tensor, level: int) -> Tensor:
         """One index for each cell: that of its valid positions."""
         shape = indices.shape[:-1] if self.part(level).indices_per_position else indices.shape
-        cells, cell_n = self._cells(shape, level), self._cell_of(shape, level, indices.device)
+        cells, cell_n = self._grid(shape, level, indices.device)
         flat = indices.reshape(len(cell_n), math.prod(indices.shape[len(shape) :]))
         own = flat.new_full((math.prod(cells), flat.shape[1]), -1)
         own.scatter_reduce_(0, cell_n[:, None].expand_as(flat), flat, "amax")
         return own.reshape(*cells, *indices.shape[len(shape) :])
 
-    def _cells(self, positions: torch.Size, level: int) -> torch.Size:
-        """Shape of a level's grid, the batch first."""
-        if level == len(self.scales):
-            return positions
-        return torch.Size([positions[0], *(min(self.scales[level], axis) for axis in positions[1:])])
-
-    def _cell_of(self, positions: torch.Size, level: int, device: torch.device) -> Tensor:
-        """The number of each position's cell, flat: ``(n,)``."""
-        cell = torch.zeros((), dtype=torch.int64, device=device)
-        for count, cells in zip(positions, self._cells(positions, level), strict=True):
-            cell = cell[..., None] * cells + torch.arange(count, device=device) * cells // max(count, 1)
-        return cell.flatten()
+    def _grid(self, positions: torch.Size, level: int, device: torch.device) -> tuple[torch.Size, Tensor]:
+        """Shape of a level's grid, the batch first, and the number of each position's cell, flat: ``(n,)``."""
+        cells, cell = positions, torch.zeros((), dtype=torch.int64, device=device)
+        if level < len(self.scales):
+            cells = torch.Size([positions[0], *(min(self.scales[level], axis) for axis in positions[1:])])
+        for count, size in zip(positions, cells, strict=True):
+            cell = cell[..., None] * size + torch.arange(count, device=device) * size // max(count, 1)
+        return cells, cell.flatten()
 
     def _spread(self, codes_md: Tensor, cells: torch.Size, positions: torch.Size) -> Tensor:
         """Cells' codes over all positions, linearly between: ``(n, d)``."""

@@ -1,7 +1,4 @@
-"""NS-VQ as it was published: as printed, as in the authors' code, the ΔE variant, and the authors' sequel.
-
-In all of them a kernel lets each latent reach the codes that it did not select.
-"""
+"""NS-VQ as it was published: in all its forms a kernel lets each latent reach the codes that it did not select."""
 
 import math
 from typing import Any, ClassVar, Unpack
@@ -18,6 +15,8 @@ from driftvq.quantizers.estimators import Modified
 from driftvq.quantizers.finite import OWN_SCALE
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.steps import Call, Selection
+
+GAIN_PER_CODE = 0.01  # of the softmax kernel, as in the authors' code; the Gaussian one has none
 
 
 class SpreadingCodes(TrainedCodes):
@@ -74,17 +73,13 @@ class NSVQPaper(CodebookQuantizer):
     averaged over latents and dimensions, so that ``Δc_k ∝ w_k (z - c_k)`` (Eq. 17). The paper prints the second term
     without the square and without a stop-gradient on the weight; only this form has Eq. 17 as its gradient.
 
-    Args:
-        bandwidth: 2σ².
-        bandwidth_decay: factor applied by ``vq.book.decay_bandwidth_()``, in the paper after each epoch; here 0.9.
-        decay_every: decay by itself after so many training steps; 0: leave it to the caller.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; as in the paper, ``kmeans_init`` is on and
-            ``estimator`` is ``"modified"``.
+    The ``bandwidth``, 2σ², is multiplied by ``bandwidth_decay``, 0.9, by ``vq.book.decay_bandwidth_()``, in the paper
+    after each epoch, or by itself after every ``decay_every`` training steps, unless that is 0. As in the paper
+    ``kmeans_init`` is on and ``estimator`` is ``"modified"``.
     """
 
     codes_type: ClassVar[type[SpreadingCodes]] = KernelCodes
     kernel: ClassVar[Kernel] = "gaussian"
-    gain_per_code: ClassVar[float | None] = None
     decay: ClassVar[float] = 0.9
     defaults: ClassVar[CodebookOptions] = {"kmeans_init": True, "estimator": "modified"}
     book: SpreadingCodes
@@ -103,9 +98,8 @@ class NSVQPaper(CodebookQuantizer):
         options = {**self.defaults, **options}
         super().__init__(dim, codebook_size, codebook_dim, **options)
         decay = self.decay if bandwidth_decay is None else bandwidth_decay
-        gain = 1.0 if self.gain_per_code is None else self.gain_per_code * codebook_size
-        book = self.codes_type(codebook_size, self.codebook_dim, self.kernel, bandwidth, decay, decay_every, gain)
-        self._own(book)
+        kernel = (self.kernel, bandwidth, decay, decay_every, GAIN_PER_CODE * codebook_size)
+        self._own(self.codes_type(codebook_size, self.codebook_dim, *kernel))
 
     def _scale(self) -> tuple[float, float]:
         if not self.training or not isinstance(self.book, KernelCodes) or self.book.kernel != "gaussian":
@@ -120,16 +114,11 @@ class NSVQPublished(NSVQPaper):
 
     ``w_k = min(1, 0.01·K · softmax_k(-|z - c_k|² / τ))``
 
-    τ is halved after each epoch, the 2/d of the modified estimator counts dimensions too, and the codes start uniform
-    in ±1/K.
-
-    Args:
-        options: see :class:`NSVQPaper`; τ is its ``bandwidth``, ``bandwidth_decay`` is 0.5, ``kmeans_init`` is off, and
-            ``estimator`` is ``Modified(divisor="elements")``.
+    τ, the ``bandwidth``, is halved after each epoch (``bandwidth_decay``), the 2/d of the modified estimator counts
+    dimensions too (``Modified(divisor="elements")``), and the codes start uniform in ±1/K (``kmeans_init`` is off).
     """
 
     kernel = "softmax"
-    gain_per_code = 0.01
     decay = 0.5
     defaults: ClassVar[CodebookOptions] = {"estimator": Modified(divisor="elements")}
 
@@ -140,10 +129,7 @@ class NSVQDeltaE(NSVQPaper):
 
     ``quantized = z + sg(c_win - z) + Σ_{k≠win} (w_k c_k - sg(w_k c_k))``,  ``w_k = sg exp(-|z - c_k|² / 2σ²)``  (A14)
 
-    ``loss = mse(sg z, c) + β · mse(z, sg c)``, as in VQ.
-
-    Args:
-        options: see :class:`NSVQPaper`; here ``estimator`` is ``"straight_through"``.
+    ``loss = mse(sg z, c) + β · mse(z, sg c)``, as in VQ. Arguments as in :class:`NSVQPaper`, but straight-through.
     """
 
     codes_type = SpreadingCodes
@@ -164,11 +150,9 @@ class NSVQSequel(NSVQPaper):
 
     ``loss = |sg z - c_win|² + Σ_{k≠win} sg(w_k) |sg z - c_k|² + β |z - sg c_win|²``,  ``w_k = exp(-|z - c_k|² / 2σ²)``
 
-    The third ingredient, an encoder that rests, belongs to the training: ``driftvq train --settle``.
-
-    Args:
-        replace_after: whenever a code was not selected for so many steps, it moves to a random latent.
-        options: see :class:`NSVQPaper`; here ``estimator`` is ``"straight_through"``.
+    Whenever a code was not selected for ``replace_after`` steps, it moves to a random latent. Else arguments as in
+    :class:`NSVQPaper`, but straight-through. The third ingredient, an encoder that rests, belongs to the training:
+    ``driftvq train --settle``.
     """
 
     defaults: ClassVar[CodebookOptions] = {"kmeans_init": True}

@@ -1,7 +1,4 @@
-"""What every quantizer shares: layout, projections, precision, learning and the age of its codes; and its name.
-
-Shape suffixes: n latents (all positions of the batch), d dimensions, q indices per position.
-"""
+"""What every quantizer shares: layout, projections, precision, learning and the age of its codes; and its name."""
 
 import inspect
 from abc import abstractmethod
@@ -9,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.names import check_name, positive_int
@@ -18,23 +16,13 @@ from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
 from driftvq.quantizers.finite import ANY_SCALE, OWN_SCALE, FiniteCheck, finite_rows, is_seen_at_once
 from driftvq.quantizers.recomputation import Past, advance_, recomputing
-from driftvq.quantizers.steps import (
-    Call,
-    Details,
-    LossTerms,
-    QuantizerOutput,
-    Selection,
-    Step,
-    any_valid,
-    mask_of_lens,
-    project,
-)
+from driftvq.quantizers.steps import Call, Details, LossTerms, QuantizerOutput, Selection, Step, mask_of_lens, project
 
 
 class Quantizer(nn.Module):
     """Base of all quantizers: maps latents to codes and back.
 
-    A subclass implements :meth:`_select` and :meth:`_lookup`; it sees float32 (or float64) latents
+    A subclass implements :meth:`_select`, and :attr:`codebook` or :meth:`_lookup`; it sees float32 (or float64) latents
     of shape ``(n, codebook_dim)`` and never layouts, masks' shapes or autocast.
 
     Args:
@@ -48,18 +36,13 @@ class Quantizer(nn.Module):
         step: int64, training steps so far.
     """
 
-    training_state: ClassVar[tuple[str, ...]] = ("code_age", "step")
-    """Buffers that say how training goes on and change nothing in evaluation."""
+    training_state: ClassVar[tuple[str, ...]] = ("code_age", "step")  # says how training goes on, idle in evaluation
     code_age: Tensor
     step: Tensor
-    fixed_grid: ClassVar[bool] = False
-    """Whether the codes have a scale of their own, which nothing adapts to the latents."""
-    own_scale: ClassVar[bool] = False
-    """Whether codes or scores are near 1 by nature, on a grid or not, so that latents must be so too."""
-    level: int | None = None
-    """Which level of a residual this is, from 0, where that decides the scale of a fixed grid."""
-    sees_neighbours = False
-    """Whether what a position gets depends on the positions around it."""
+    fixed_grid: ClassVar[bool] = False  # whether the codes have a scale that nothing adapts to the latents
+    own_scale: ClassVar[bool] = False  # whether codes or scores are near 1 by nature, so that latents must be so too
+    level: int | None = None  # which level of a residual this is, from 0, if that decides the scale of a fixed grid
+    sees_neighbours = False  # whether what a position gets depends on the positions around it
     indices_per_position = 0
     """Size of the last dimension of the indices, or 0 when a position has one index and no such dimension."""
 
@@ -97,11 +80,9 @@ class Quantizer(nn.Module):
                 in the loss or moves a code.
             lens: instead of a mask, how many positions of each sequence ``b n d`` count: integers ``(b,)``.
             freeze: in training, let this call move no code, by statistics or by gradient, nor count as a step.
-            levels: where there are any, use only so many in this call; the others neither act nor learn, and have no
-                index.
+            levels: where there are any, how many to use in this call; the others neither act, learn nor have an index.
 
-        Returns:
-            ``quantized`` like x, int64 ``indices`` of the positions' shape, and the scalar ``loss``.
+        Returns ``quantized`` like x, int64 ``indices`` of the positions' shape, and the scalar ``loss``.
 
         Latents that are NaN or infinite are refused: at once on the CPU, elsewhere by the next call. Until then they
         move no code and are NaN in ``quantized``. A compiled graph does the same and never refuses them. Refused on the
@@ -125,7 +106,6 @@ class Quantizer(nn.Module):
     @with_whole_parameters
     def indices_to_codes(self, indices: Tensor) -> Tensor:
         """What ``forward`` gave for these indices, in the same layout; index -1 gives zeros."""
-        self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
         return self._unflatten(self._decode(flat, shape), shape)
 
@@ -134,7 +114,6 @@ class Quantizer(nn.Module):
     @with_whole_parameters
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """Codes before the output projection, channel last, as vector-quantize-pytorch means them."""
-        self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
         return torch.where(any_valid(flat), self._lookup_at(flat, shape), 0).reshape(*shape, self.codebook_dim)
 
@@ -174,9 +153,9 @@ class Quantizer(nn.Module):
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         """Codes ``(n, codebook_dim)``, indices ``(n,)`` or ``(n, q)``, the loss, and what there is to learn."""
 
-    @abstractmethod
     def _lookup(self, indices: Tensor) -> Tensor:
         """Codes of indices ``(n,)`` or ``(n, q)``, before the output projection; a row of -1 may give anything."""
+        return F.embedding(indices.clamp(min=0), self.codebook)
 
     def _lookup_at(self, indices: Tensor, positions: torch.Size) -> Tensor:
         """The same where neighbours matter."""
@@ -197,15 +176,17 @@ class Quantizer(nn.Module):
         if lens is not None:
             mask = mask_of_lens(x, mask, lens, self.channel_first)
         channel_last = x.movedim(1, -1) if self.channel_first else x
-        x_nd, shape = channel_last.reshape(-1, self.dim), channel_last.shape[:-1]
-        valid_n = None if mask is None else mask.flatten()
-        if valid_n is not None:
+        x_nd, shape, valid_n = channel_last.reshape(-1, self.dim), channel_last.shape[:-1], None
+        if mask is not None:
+            valid_n = mask.flatten()
             x_nd = torch.where(valid_n[:, None], x_nd, 0)
         self._check_finite(x_nd, self._scale)
         if self.training and world_size() > 1 and not self._agreed:
             self._agree_()
-        trains = self.training and not freeze
-        finite_n = self._finite(x_nd) if trains else None
+        trains, compiling = self.training and not freeze, torch.compiler.is_compiling()
+        # Where Python cannot know which latents are finite, and the method has to be told.
+        unseen = trains and not is_seen_at_once(x_nd) and (compiling or not self.leaves_out)
+        finite_n = finite_rows(x_nd) if unseen else None
         if finite_n is not None:
             x_nd = torch.where(finite_n[:, None], x_nd, 0)
             valid_n = finite_n if valid_n is None else finite_n & valid_n
@@ -227,12 +208,6 @@ class Quantizer(nn.Module):
         """Magnitudes of latents between which the method can tell them apart."""
         return OWN_SCALE if self.own_scale or self.fixed_grid else ANY_SCALE
 
-    def _finite(self, x_nd: Tensor) -> Tensor | None:
-        """Which latents are finite ``(n,)``, where Python cannot know and the method has to be told; None: all."""
-        if is_seen_at_once(x_nd) or (self.leaves_out and not torch.compiler.is_compiling()):
-            return None
-        return finite_rows(x_nd)
-
     def _run(self, x_nd: Tensor, call: Call) -> Step:
         """Project, select and project back, without learning."""
         z_nd = project(self.project_in, x_nd)
@@ -252,10 +227,8 @@ class Quantizer(nn.Module):
         """A step in the layout of a call, and those of the inner quantizers."""
         shape, selection = step.call.positions, step.selection
         latents, codes = (flat.reshape(*shape, flat.shape[1]) for flat in (step.latents, selection.quantized))
-        parts = [
-            quantizer._describe(quantizer._output(part, part.quantized.dtype), part)
-            for quantizer, part in zip(self._inner(), selection.parts, strict=False)
-        ]
+        inner = zip(self._inner(), selection.parts, strict=False)
+        parts = (each._describe(each._output(part, part.quantized.dtype), part) for each, part in inner)
         return Details(*output, self._terms(selection), latents, codes, tuple(parts))
 
     def _terms(self, selection: Selection) -> LossTerms:
@@ -303,6 +276,10 @@ class Quantizer(nn.Module):
         return x.movedim(-1, 1).contiguous() if self.channel_first else x
 
     def _flatten_indices(self, indices: Tensor) -> tuple[Tensor, torch.Size]:
+        """Checked indices of all positions, and the positions' shape."""
+        self._check_indices(indices)
+        if self.indices_per_position:
+            return indices.flatten(end_dim=-2), indices.shape[:-1]
         return indices.flatten(), indices.shape
 
     def _check_latents(self, x: Tensor, mask: Tensor | None) -> None:
@@ -334,10 +311,9 @@ class Quantizer(nn.Module):
             raise ValueError(f"indices must be integers, got {indices.dtype}")
         if torch.compiler.is_compiling() or indices.numel() == 0:
             return
-        low, high = int(indices.min()), int(indices.max())
-        if low < -1 or high >= self.codebook_size:
-            wrong = low if low < -1 else high
-            raise ValueError(f"indices must lie between -1 (masked) and {self.codebook_size - 1}, got {wrong}")
+        low, high, last = int(indices.min()), int(indices.max()), self.codebook_size - 1
+        if low < -1 or high > last:
+            raise ValueError(f"indices must lie between -1 (masked) and {last}, got {low if low < -1 else high}")
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training or evaluation; statistics that were loaded in half precision are raised to float32."""
@@ -363,6 +339,12 @@ class Quantizer(nn.Module):
             for name in getattr(module, "training_state", ())
             if (buffer := module._buffers.get(name)) is not None and buffer.is_floating_point()
         ]
+
+
+def any_valid(indices: Tensor) -> Tensor:
+    """Which positions have a code, ``(n, 1)``."""
+    rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
+    return (rows >= 0).any(dim=1, keepdim=True)
 
 
 QUANTIZERS: dict[str, type[Quantizer]] = {}

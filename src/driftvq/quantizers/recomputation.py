@@ -14,26 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MOST_CALLS = 4
-"""Training calls of one quantizer that may wait for their gradients at the same time."""
-
-SAMPLED = 64
-"""Numbers of the latents by which a call is recognised."""
-
-SAME_LATENTS = 0.05
-"""By how much these may differ, computed a second time, as a share of the largest."""
+MOST_CALLS = 4  # training calls of one quantizer that may wait for their gradients at the same time
+SAMPLED = 64  # numbers of the latents by which a call is recognised
+SAME_LATENTS = 0.05  # by how much these may differ, computed a second time, as a share of the largest
 
 
 def recomputing() -> bool:
     """Whether a backward pass that is running asks for this forward pass."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-
-
-def may_be_recomputed() -> bool:
-    """Whether this forward pass may be asked for again: torch runs it without gradients, or keeps no tensors of it."""
-    if torch.compiler.is_compiling():
-        return False
-    return not torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def advance_(step: Tensor) -> None:
@@ -47,70 +35,61 @@ def advance_(step: Tensor) -> None:
 @torch.library.custom_op("driftvq::advance", mutates_args=("step",))
 def _advance_op(step: Tensor) -> None:
     if recomputing():
-        raise RuntimeError(
-            "activation checkpointing runs a compiled quantizer a second time, which it cannot know: "
-            "compile the model that checkpoints, not the part inside the checkpoint"
-        )
+        why = "activation checkpointing runs a compiled quantizer a second time, which it cannot know"
+        raise RuntimeError(f"{why}: compile the model that checkpoints, not the part inside the checkpoint")
     step += 1
 
 
-@_advance_op.register_fake
-def _(step: Tensor) -> None:
-    pass
+_advance_op.register_fake(lambda step: None)
+
+
+Place = tuple[nn.Module, str]
 
 
 @dataclass
 class Call:
-    """What a training call saw: a fingerprint of its latents, and the tensors that learning changes, by their place.
+    """What a training call saw."""
 
-    With each goes the state it was in, by which one can tell whether it has changed since. ``counts`` is what Python
-    counted, ``found`` is what the second run takes as it is.
-    """
-
-    fingerprint: Tensor
-    tensors: dict[tuple[nn.Module, str], tuple[object, Tensor]]
-    counts: dict[tuple[nn.Module, str], int | None]
-    found: Any = None
+    fingerprint: Tensor  # of its latents
+    tensors: dict[Place, tuple[object, Tensor]]  # those that learning changes, each with a state that changes with it
+    counts: dict[Place, int | None]  # what Python counted
+    found: Any = None  # what the second run takes as it is
     recalled: bool = False
 
 
 class Past:
-    """The latest training calls that may be recomputed, with a codebook's tensors as each call saw them.
-
-    At most ``most`` of them wait; where levels share a quantizer, each level makes one.
-    """
+    """The latest training calls that may be recomputed, a few at most; levels that share a quantizer make one each."""
 
     def __init__(self, most: int = MOST_CALLS) -> None:
         self.most = most
         self.calls: list[Call] = []
-        self.forgot = False
-        """Whether a call that may still be recomputed was dropped."""
+        self.forgot = False  # whether a call that may still be recomputed was dropped
 
     def remember(
         self, x_nd: Tensor, book: nn.Module | None = None, learned: Tensor | None = None, found: Any = None
     ) -> None:
         """After a call that may be recomputed, keep what it found and a codebook as it is: its buffers and ``learned``.
 
-        After one that keeps its tensors nothing is likely to be recomputed any more, and all is forgotten.
+        Torch runs such a call without gradients, or keeps no tensors of it. After one that keeps its tensors nothing is
+        likely to be recomputed any more, and all is forgotten.
         """
-        if not may_be_recomputed():
+        if torch.compiler.is_compiling() or (
+            torch.is_grad_enabled() and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        ):
             self._drop(len(self.calls))
             return
         done = max((place + 1 for place, call in enumerate(self.calls) if call.recalled), default=0)
         self._drop(max(done, len(self.calls) - self.most + 1))
-        before = self.calls[-1].tensors if self.calls else {}
-        tensors: dict[tuple[nn.Module, str], tuple[object, Tensor]] = {}
-        counts: dict[tuple[nn.Module, str], int | None] = {}
+        before, call = self.calls[-1].tensors if self.calls else {}, Call(_fingerprint(x_nd), {}, {}, found)
         for module in book.modules() if book is not None else ():
-            counts |= {(module, name): getattr(module, name) for name in getattr(module, "counted_by_python", ())}
+            call.counts |= {(module, name): getattr(module, name) for name in getattr(module, "counted_by_python", ())}
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is None or (name in module._parameters and tensor is not learned):
                     continue
-                state = _state(tensor)
-                kept = before.get((module, name))
+                state, kept = _state(tensor), before.get((module, name))
                 same = kept is not None and state is not None and kept[0] == state
-                tensors[module, name] = (state, kept[1] if kept is not None and same else tensor.detach().clone())
-        self.calls.append(Call(_fingerprint(x_nd), tensors, counts, found))
+                call.tensors[module, name] = (state, kept[1] if kept is not None and same else tensor.detach().clone())
+        self.calls.append(call)
 
     def _drop(self, first: int) -> None:
         self.forgot = self.forgot or not all(call.recalled for call in self.calls[:first])
@@ -125,20 +104,17 @@ class Past:
         """Within it the codebook is what it was when these latents were quantised."""
         call = self._call(x_nd) if self.calls or self.forgot else Call(x_nd, {}, {})
         # Not in place, since autograd may need what is there now.
-        with substituted(
-            call.counts
-            | {
-                (module, name): _Instead.apply(value, present) if present.requires_grad else value  # type: ignore[no-untyped-call]
-                for (module, name), (state, value) in call.tensors.items()
-                if _state(present := getattr(module, name)) != state or state is None
-            }
-        ):
+        changed = {
+            (module, name): _Instead.apply(value, present) if present.requires_grad else value  # type: ignore[no-untyped-call]
+            for (module, name), (state, value) in call.tensors.items()
+            if _state(present := getattr(module, name)) != state or state is None
+        }
+        with substituted(call.counts | changed):
             yield
 
     def _call(self, x_nd: Tensor) -> Call:
-        if len(self.calls) == 1 and not self.forgot:
-            (call,) = self.calls
-        else:
+        equal = self.calls
+        if len(self.calls) != 1 or self.forgot:
             own = _fingerprint(x_nd)
             found = [(each.fingerprint - own).abs().amax() for each in self.calls]
             *away, largest = torch.stack([*found, own.abs().amax()]).tolist()
@@ -150,7 +126,7 @@ class Past:
                     "none while it is also called without checkpointing"
                 )
             equal = [call for call, distance in zip(self.calls, away, strict=True) if distance == nearest]
-            call = next((each for each in reversed(equal) if not each.recalled), equal[-1])
+        call = next((each for each in reversed(equal) if not each.recalled), equal[-1])
         call.recalled = True
         return call
 
@@ -159,7 +135,7 @@ class Past:
 
 
 @contextmanager
-def substituted(tensors: Mapping[tuple[nn.Module, str], Any]) -> Iterator[None]:
+def substituted(tensors: Mapping[Place, Any]) -> Iterator[None]:
     """Within it these tensors stand in the place of a module's parameters and buffers, or of other attributes."""
     before = {(module, name): module.__dict__[name] for module, name in tensors if name in module.__dict__}
     try:

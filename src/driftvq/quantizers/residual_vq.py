@@ -22,8 +22,7 @@ class ResidualVQ(CompositeQuantizer):
     ``r_0 = z``,  ``r_{j+1} = r_j - sg(q_j)``,  ``quantized = Σ_j q_j``,  ``loss = Σ_j loss_j``
 
     Indices have one more dimension, the levels: ``b n q`` or ``b h w q``; the first few of them decode too. The encoder
-    receives the mean of the levels' gradients: with straight-through inside, the decoder's gradient once and not once
-    per level.
+    receives the mean of the levels' gradients: with straight-through inside, the decoder's gradient once.
 
     >>> vq = ResidualVQ(dim=64, codebook_size=1024, num_quantizers=8)
     >>> coarse = vq(torch.randn(2, 50, 64), levels=3)
@@ -32,16 +31,15 @@ class ResidualVQ(CompositeQuantizer):
 
     Args:
         codebook_size: codes per level, or a sequence of them, one for each level.
-        codebook_dim: one linear layer projects to so many dimensions before the first level and one back after the
-            last; or a sequence, one for each level: then each has projections of its own, as in DAC.
+        codebook_dim: so many dimensions between one projection before the first level and one after the last; or a
+            sequence, one for each level: then each has projections of its own, as in DAC.
         num_quantizers: levels; by default as many as the sequences are long, else 4.
         quantizer: name of the inner quantizer, or what makes one.
         shared_codebook: one codebook serves all levels.
         quantizer_dropout: in training, the share of cases in which only the first levels are used, a random number of
             them; the others then have index -1, no loss and no update. ``True``: always.
         dropout_per: whether the ``"batch"`` is such a case or each ``"sample"``.
-        dropout_min_levels: levels that are always used.
-        dropout_multiple_of: the number of levels used is rounded up to a multiple of this.
+        dropout_min_levels, dropout_multiple_of: levels always used; a multiple to which the number used is rounded up.
         beam_size: how many ways to begin are kept from level to level, so that the levels together come nearest to the
             latent; 1: each level takes its nearest code. May be set later; quantizers with a codebook only.
         options: arguments of the inner quantizers.
@@ -93,7 +91,6 @@ class ResidualVQ(CompositeQuantizer):
     @with_whole_parameters
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """What each level adds, before the output projection: ``(q, …, codebook_dim)``, whose sum is the code."""
-        self._check_indices(indices)
         flat, shape = self._flatten_indices(indices)
         return torch.stack([codes_nd.reshape(*shape, self.codebook_dim) for codes_nd in self._codes(flat, shape)])
 
@@ -114,9 +111,8 @@ class ResidualVQ(CompositeQuantizer):
             levels_run.append(self._level(level, residual_nd, own))
             residual_nd = residual_nd - levels_run[-1][1].detach()
         steps, codes, indices = zip(*levels_run, strict=True)
-        total_nd, loss = codes[0], steps[0].selection.loss
-        for step, codes_nd in zip(steps[1:], codes[1:], strict=True):
-            total_nd, loss = total_nd + codes_nd, loss + step.selection.loss
+        loss = sum((step.selection.loss for step in steps[1:]), steps[0].selection.loss)
+        total_nd = sum(codes[1:], codes[0])
         # The value is the sum, the gradient the mean.
         mean_nd = total_nd / (levels if kept is None else kept[:, None])
         quantized_nd = total_nd.detach() + (mean_nd - mean_nd.detach())
@@ -147,9 +143,8 @@ class ResidualVQ(CompositeQuantizer):
             raise ValueError(f"{type(self).__name__} searches no beams: beam_size must be 1, got {size}")
         for quantizer in self._inner() if size > 1 else ():
             if not isinstance(quantizer, CodebookQuantizer) or not quantizer.book.takes_choices:
-                raise ValueError(
-                    f"{type(quantizer).__name__} takes its nearest code only: beam_size must be 1, got {size}"
-                )
+                name = type(quantizer).__name__
+                raise ValueError(f"{name} takes its nearest code only: beam_size must be 1, got {size}")
 
     def _choices(self, z_nd: Tensor, kept: Tensor | None, levels: int) -> Sequence[Tensor | None]:
         """The codes of each level ``(n,)`` that a beam search finds, or found if the call is recomputed."""
@@ -179,9 +174,8 @@ class ResidualVQ(CompositeQuantizer):
                 error_nbc[:, :, 1:] = torch.where(used[..., 0], error_nbc[:, :, 1:], torch.inf)
             most = min(self.beam_size, error_nbc[0].numel()) if len(z_nd) else 1
             best = error_nbc.flatten(1).topk(most, dim=1, largest=False).indices
-            candidates = found.shape[1]
             left_nbd = left.flatten(1, 2).gather(1, best[..., None].expand(-1, -1, dim))
-            before = paths_nbq.gather(1, (best // candidates)[..., None].expand(-1, -1, level))
+            before = paths_nbq.gather(1, (best // found.shape[1])[..., None].expand(-1, -1, level))
             chosen = found.reshape(len(z_nd), -1).gather(1, best) if len(z_nd) else best
             paths_nbq = torch.cat([before, chosen[..., None]], dim=2)
         return list(paths_nbq[:, 0].unbind(dim=1))
@@ -197,26 +191,17 @@ class ResidualVQ(CompositeQuantizer):
     def _kept_levels(self, z_nd: Tensor, call: Call, levels: int) -> Tensor:
         """How many levels each latent uses ``(n,)``."""
         samples = call.positions[0] if self.dropout_per == "sample" else 1
-        lowest = min(self.dropout_min_levels, levels)
-        kept = torch.randint(lowest, levels + 1, (samples,), device=z_nd.device)
+        kept = torch.randint(min(self.dropout_min_levels, levels), levels + 1, (samples,), device=z_nd.device)
         kept = (kept + self.dropout_multiple_of - 1) // self.dropout_multiple_of * self.dropout_multiple_of
         dropped = torch.rand(samples, device=z_nd.device) < self.quantizer_dropout
         kept = torch.where(dropped, kept, levels).clamp(max=levels)
         return kept.repeat_interleave(len(z_nd) // max(samples, 1), output_size=len(z_nd))
 
     def _checked_levels(self, levels: int | None) -> int | None:
-        if levels is not None and not 1 <= positive_int("levels", levels) <= self.parts:
-            raise ValueError(f"levels must lie between 1 and {self.parts}, got {levels}")
-        return levels
+        return None if levels is None else int(in_range("levels", positive_int("levels", levels), 1, self.parts))
 
     def _check_width(self, indices: Tensor) -> None:
-        width = indices.shape[-1] if indices.ndim else 0
-        if width % self.indices_per_part or not 0 < width <= self.indices_per_position:
-            allowed = range(self.indices_per_part, self.indices_per_position + 1, self.indices_per_part)
-            raise ValueError(
-                f"indices must end in a dimension of {', '.join(map(str, allowed))} for 1 to {self.parts} levels, "
-                f"got shape {tuple(indices.shape)}"
-            )
-
-
-INTERPOLATIONS = ("linear", "bilinear", "trilinear")
+        allowed = range(self.indices_per_part, self.indices_per_position + 1, self.indices_per_part)
+        if indices.ndim == 0 or indices.shape[-1] not in allowed:
+            end = f"a dimension of {', '.join(map(str, allowed))} for 1 to {self.parts} levels"
+            raise ValueError(f"indices must end in {end}, got shape {tuple(indices.shape)}")

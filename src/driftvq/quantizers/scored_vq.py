@@ -1,7 +1,4 @@
-"""Codes chosen by a score instead of a distance.
-
-Gumbel-softmax (Jang et al., 2017; Baevski et al., 2019; Ramesh et al., 2021), index backpropagation (Shi et al., 2024).
-"""
+"""Codes chosen by a score instead of a distance."""
 
 import math
 from typing import ClassVar
@@ -11,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.functional import gumbel_softmax, highest_logit, index_softmax, masked_mse, soft_usage, straight_through
+from driftvq.functional.soft import entropies
 from driftvq.names import in_range
 from driftvq.quantizers.codebooks.base import initial_codes, row_weights
 from driftvq.quantizers.distributed import mean_over_processes, with_whole_parameters
@@ -25,7 +23,6 @@ class ScoredVQ(Quantizer):
     codes: nn.Parameter
 
     def _own(self, codes_kd: Tensor, freeze_codebook: bool) -> None:
-        """Take these codes."""
         self.codes = nn.Parameter(codes_kd)
         self.freeze_codebook = freeze_codebook
 
@@ -46,9 +43,6 @@ class ScoredVQ(Quantizer):
         self.codes.requires_grad_(not frozen)
         self.codes.grad = None if frozen else self.codes.grad  # at 0 an optimizer's momentum would move them on
 
-    def _lookup(self, indices_n: Tensor) -> Tensor:
-        return F.embedding(indices_n.clamp(min=0), self.codebook)
-
     def _given(self, z_nd: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
         """The codes as this call may train them, each latent's share of the batch ``(n,)``, and how many count."""
         codebook_kd = (self.codebook if call.trains else self.codes.detach()).to(z_nd.dtype)
@@ -59,15 +53,13 @@ class ScoredVQ(Quantizer):
 
 @register("gumbel_vq")
 class GumbelVQ(ScoredVQ):
-    """A linear layer scores the codes; a code is sampled in training and the best one taken in evaluation.
+    """A linear layer scores the codes; one is sampled in training, the best taken in evaluation (Jang et al., 2017).
 
     ``l_k = w_k·z + b_k``,  ``quantized = c_k, k ~ softmax(l)`` with the gradient of ``Σ_k softmax_k((l + g)/τ) c_k``;
     ``loss = kl_weight · KL(softmax(l) ‖ uniform)``
 
-    Args:
-        temperature: τ; usually annealed by the caller: set the attribute.
-        kl_weight: weight of the divergence from uniform use.
-        freeze_codebook: do not train the codes; may be set later.
+    τ is the ``temperature``, usually annealed by the caller, who sets the attribute; ``freeze_codebook``, to train no
+    code, may be set later too.
     """
 
     def __init__(
@@ -106,18 +98,14 @@ class GumbelVQ(ScoredVQ):
 
 @register("ibq")
 class IBQ(ScoredVQ):
-    """The code of the highest score ``z·c_k``; straight-through on the one-hot index, not on the code.
+    """The code of the highest score ``z·c_k``; straight-through on the one-hot index, not the code (Shi et al., 2024).
 
     ``p = softmax_k(z·c_k)``,  ``q = Σ_k (onehot_k + p_k - sg p_k) c_k``,
     ``loss = mse(q, z) + mse(z, sg ĉ) + β · mse(sg z, ĉ) + w · (mean_i H(p_i) - H(mean_i p_i))``
 
     with ĉ the selected code. Every code receives a gradient through p, and so does the latent: no other reaches it from
-    the decoder.
-
-    Args:
-        commitment_weight: β; unlike elsewhere it stands on the codes' term, as in the paper.
-        entropy_weight: w.
-        freeze_codebook: do not train the codes; may be set later.
+    the decoder. β is ``commitment_weight``: unlike elsewhere it stands on the codes' term, as in the paper; w is
+    ``entropy_weight``; ``freeze_codebook``, to train no code, may be set later too.
     """
 
     def __init__(
@@ -148,7 +136,7 @@ class IBQ(ScoredVQ):
             soft_nd, terms = F.embedding(indices_n, codebook_kd), {}
         else:
             indices_n, soft_nd, mean_k, entropy = index_softmax(z_nd, codebook_kd, share_n)
-            terms = {"entropy": entropy - _entropy(mean_over_processes(mean_k, count))}
+            terms = {"entropy": entropy - entropies(mean_over_processes(mean_k, count)).sum()}
         hard_nd = F.embedding(indices_n, codebook_kd)
         terms["commitment"] = masked_mse(soft_nd, z_nd, call.valid) + masked_mse(z_nd, hard_nd.detach(), call.valid)
         terms["codebook"] = masked_mse(z_nd.detach(), hard_nd, call.valid)
@@ -157,8 +145,3 @@ class IBQ(ScoredVQ):
             loss = loss + self.entropy_weight * terms["entropy"]
         quantized_nd = soft_nd if self.training else straight_through(z_nd, hard_nd)
         return Selection(quantized_nd, indices_n, loss, self._lesson(z_nd, indices_n, call.valid), terms)
-
-
-def _entropy(p_k: Tensor) -> Tensor:
-    """``-Σ p log p``; not special.entr, whose slope at exactly 0 is infinite."""
-    return -(p_k * p_k.clamp(min=torch.finfo(p_k.dtype).tiny).log()).sum()

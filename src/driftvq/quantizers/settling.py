@@ -1,7 +1,4 @@
-"""A codebook brought to k-means of latents that do not move any more, a batch at a time.
-
-Shape suffixes: n latents, m latents to start again from, k codes, d dimensions.
-"""
+"""A codebook brought to k-means of latents that do not move any more, a batch at a time; m start codes again."""
 
 from collections.abc import Iterable
 
@@ -101,11 +98,9 @@ def _lloyd_(
     quantizer: Quantizer, parts: list[CodebookQuantizer], batches: Iterable[Tensor], passes: int
 ) -> list[float]:
     """What :func:`settle_` does to the codebooks; the ages of codes and the steps counted stay what they were."""
-    books = [part.book for part in parts]
-    counted = [
-        (part, part.code_age.clone(), part.step.clone()) for part in quantizer.modules() if isinstance(part, Quantizer)
-    ]
-    training, errors = quantizer.training, []
+    books, training, errors = [part.book for part in parts], quantizer.training, []
+    every = [part for part in quantizer.modules() if isinstance(part, Quantizer)]
+    counted = [(part, part.code_age.clone(), part.step.clone()) for part in every]
     quantizer.train()
     for part in parts:
         part.start.finish_()

@@ -1,7 +1,4 @@
-"""What a call of a quantizer passes on: how latents come, what was chosen, what is returned.
-
-Shape suffixes: n latents (all positions of the batch), d dimensions.
-"""
+"""What a call of a quantizer passes on: how latents come, what was chosen, what is returned."""
 
 from typing import NamedTuple
 
@@ -33,53 +30,34 @@ class LossTerms(NamedTuple):
 
 
 class Call(NamedTuple):
-    """How latents ``(n, d)`` come to a method.
+    """How latents ``(n, d)`` come to a method."""
 
-    Attributes:
-        positions: their shape without channels, the batch first: ``(b, …)`` with product n.
-        valid: boolean ``(n,)``, which latents count; None: all.
-        trains: whether the loss may send the codes a gradient.
-        learns: whether the call changes what training changes by itself; not if it is recomputed for its gradient.
-        levels: how many levels of a residual to use; None: all.
-        choices: codes to take instead of the nearest ones ``(n,)``.
-    """
-
-    positions: torch.Size
-    valid: Tensor | None
-    trains: bool
-    learns: bool
-    levels: int | None
-    choices: Tensor | None = None
+    positions: torch.Size  # their shape without channels, the batch first: ``(b, …)`` with product n
+    valid: Tensor | None  # which latents count, boolean ``(n,)``; None: all
+    trains: bool  # whether the loss may send the codes a gradient
+    learns: bool  # whether it changes what training changes by itself; not if it is recomputed for its gradient
+    levels: int | None  # how many levels of a residual to use; None: all
+    choices: Tensor | None = None  # codes to take instead of the nearest ones ``(n,)``
 
 
 class Selection(NamedTuple):
-    """What a method makes of a batch of latents, before projection and layout.
-
-    ``lesson`` is what the codes learn from it; None where others do the learning. Its winners differ from ``indices``
-    where those are sampled. ``terms`` are those of the loss, unweighted, by their names in :class:`LossTerms`;
-    ``parts`` is what the inner quantizers of a composite did, ``absent`` what those did, with no latents, that the call
-    leaves out and other processes may use.
-    """
+    """What a method makes of a batch of latents, before projection and layout."""
 
     quantized: Tensor
     indices: Tensor
     loss: Tensor
-    lesson: Lesson | None
-    terms: dict[str, Tensor] | None = None
-    parts: tuple["Step", ...] = ()
-    absent: tuple["Step", ...] = ()
+    lesson: Lesson | None  # what the codes learn, by winners that are never sampled; None: others do the learning
+    terms: dict[str, Tensor] | None = None  # of the loss, unweighted, by their names in LossTerms
+    parts: tuple["Step", ...] = ()  # what the inner quantizers of a composite did
+    absent: tuple["Step", ...] = ()  # and, with no latents, those that this process leaves out and others may use
 
 
 class Step(NamedTuple):
-    """What a quantizer did with a batch.
+    """What a quantizer did with a batch."""
 
-    ``quantized (n, dim)`` and ``indices`` are projected back and masked; ``latents (n, codebook_dim)`` are as the
-    method saw them, ``selection`` is what it chose.
-    """
-
-    quantized: Tensor
+    quantized: Tensor  # projected back and masked, ``(n, dim)``
     indices: Tensor
-    latents: Tensor
+    latents: Tensor  # as the method saw them, ``(n, codebook_dim)``
     selection: Selection
     call: Call
 
@@ -87,10 +65,8 @@ class Step(NamedTuple):
 class Details(NamedTuple):
     """What a call returns, and everything behind it.
 
-    Attributes:
-        terms: of the loss, unweighted, and summed over levels or averaged over groups as the loss is.
-        latents, codes: the projected latents and their codes before the output projection, channel last.
-        parts: the details of each level or group of a composite, channel last; otherwise empty.
+    The terms of the loss are unweighted, and summed over levels or averaged over groups as the loss is. Channel last
+    are projected latents and codes before the output projection, and ``parts``: of each level or group of a composite.
     """
 
     quantized: Tensor
@@ -117,12 +93,6 @@ def mask_of_lens(x: Tensor, mask: Tensor | None, lens: Tensor, channel_first: bo
     if not torch.compiler.is_compiling() and lens.numel() and not 0 <= lens.min() <= lens.max() <= positions[0]:
         raise ValueError(f"lens must lie between 0 and the {positions[0]} positions, got {lens.tolist()}")
     return torch.arange(positions[0], device=x.device) < lens.to(x.device)[:, None]
-
-
-def any_valid(indices: Tensor) -> Tensor:
-    """Which positions have a code, ``(n, 1)``."""
-    rows = indices.flatten(1) if indices.ndim > 1 else indices[:, None]
-    return (rows >= 0).any(dim=1, keepdim=True)
 
 
 def project(layer: nn.Module, x_nd: Tensor) -> Tensor:

@@ -1,9 +1,6 @@
-"""Codebooks that a trained network alone moves, all codes together.
+"""Codebooks that a trained network alone moves: TransVQ as published, SimVQ, and FVQ's VQBridge."""
 
-TransVQ as it was published, as printed and as in the authors' code; SimVQ (Zhu et al., 2024), whose network is a
-matrix; FVQ (Chang et al., 2025), whose network compresses, processes and recovers the codes (VQBridge).
-"""
-
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Unpack
 
@@ -12,25 +9,16 @@ from torch import Tensor, nn
 
 from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
+from driftvq.quantizers.codebooks import networks
 from driftvq.quantizers.codebooks.base import Codebook
 from driftvq.quantizers.codebooks.growth import Rule, between
-from driftvq.quantizers.codebooks.networks import (
-    CodeBridge,
-    CodeMLP,
-    CodeTokens,
-    CodeTransformer,
-    PublishedTransformer,
-    Residual,
-)
 from driftvq.quantizers.finite import is_seen_at_once, is_traced
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.trans_vq import TransformName
 
-WIDTH, MLP_RATIO = 256, 2
-"""The published network's sizes."""
-
-NAMES = {"frozen_codebook": "base", "code_transform.": "transform."}
-"""Beginnings of the authors' names, and of ours in the codebook."""
+WIDTH, MLP_RATIO = 256, 2  # the published network's sizes
+NAMES = {"frozen_codebook": "base", "code_transform.": "transform."}  # beginnings of the authors' names, and of ours
+TOKENS = 256  # at most, unless the size of a group is given: attention then costs little beside the search, for any K
 
 
 class TransformedCodes(Codebook):
@@ -38,16 +26,12 @@ class TransformedCodes(Codebook):
 
     One step on φ moves every code, the unselected too. In evaluation on the CPU C' is computed once and kept while φ
     and C have the values that it came from; elsewhere asking would stall the device, and every call computes it.
-
-    Attributes:
-        base: C, Gaussian noise of variance 1/d unless it is set.
-        settled: above 0 where the codes in use are C itself, and φ is idle.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"base": between}
-    by_gradient: ClassVar[bool] = True
-    base: Tensor
-    settled: Tensor
+    has_loss: ClassVar[bool] = True
+    base: Tensor  # C, Gaussian noise of variance 1/d unless it is set
+    settled: Tensor  # above 0 where the codes in use are C itself, and φ is idle
 
     def __init__(self, codebook_size: int, dim: int, transform: nn.Module, trains_base: bool = False) -> None:
         super().__init__()
@@ -94,7 +78,7 @@ class TransformedCodes(Codebook):
         return super().train(mode)
 
     def check_growth(self) -> None:
-        if any(isinstance(module, CodeTokens | CodeBridge) for module in self.transform.modules()):
+        if any(isinstance(module, networks.CodeTokens | networks.CodeBridge) for module in self.transform.modules()):
             raise ValueError("codes that a network mixes with each other cannot grow: new ones would change the others")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,9 +89,8 @@ class TransformedCodes(Codebook):
         self.base.copy_(codes_kd)
         self.settled.fill_(0)
 
-    @torch.no_grad()
     def settle_(self, codes_kd: Tensor) -> None:
-        self.base.copy_(codes_kd)
+        self.set_(codes_kd)
         self.settled.fill_(1)
 
 
@@ -125,10 +108,9 @@ class TransVQPaper(CodebookQuantizer):
     Args:
         transform: ``"attention"`` (each code a token: linear attention, then an MLP) or ``"mlp"`` (Sec. 6: two layers
             on each code by itself).
-        width: model width of the attention form; the MLP's hidden width is ``width × mlp_ratio`` in both forms.
-        mlp_ratio: see ``width``.
+        width: of the attention form; the MLP's hidden width is ``width × mlp_ratio`` in both forms.
         residual: ``C' = C + P_φ(C)`` with P_φ zero at the start, instead of ``C' = P_φ(C)``.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; here ``kmeans_init`` is on.
+        options: ``kmeans_init`` is on.
     """
 
     own_scale: ClassVar[bool] = True
@@ -149,13 +131,12 @@ class TransVQPaper(CodebookQuantizer):
         positive_int("width", width)
         options = {"kmeans_init": True, **options}
         super().__init__(dim, codebook_size, codebook_dim, **options)
-        network = (
-            CodeMLP(self.codebook_dim, int(width * mlp_ratio))
-            if transform == "mlp"
-            else CodeTransformer(self.codebook_dim, width, mlp_ratio)
-        )
-        moved_by = Residual(network) if residual else network
-        self._own(TransformedCodes(codebook_size, self.codebook_dim, moved_by))
+        dim, hidden = self.codebook_dim, int(width * mlp_ratio)
+        if transform == "mlp":
+            network: nn.Module = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
+        else:
+            network = networks.CodeTransformer(dim, width, mlp_ratio)
+        self._own(TransformedCodes(codebook_size, dim, networks.Residual(network) if residual else network))
 
 
 @register("trans_vq_published")
@@ -175,33 +156,24 @@ class TransVQPublished(CodebookQuantizer):
         self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
     ) -> None:
         super().__init__(dim, codebook_size, codebook_dim, **options)
-        network = PublishedTransformer(codebook_size, self.codebook_dim, WIDTH, MLP_RATIO)
+        network = networks.PublishedTransformer(codebook_size, self.codebook_dim, WIDTH, MLP_RATIO)
         self._own(TransformedCodes(codebook_size, self.codebook_dim, network))
 
     @torch.no_grad()
     def load_published_(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Take over the authors' weights.
+        """Take over the authors' weights, by their names, ``frozen_codebook`` and ``code_transform.…``.
 
-        Args:
-            state_dict: with their names, ``frozen_codebook`` and ``code_transform.…``; names before them, as in a whole
-                model's state dict, are allowed, and so are other entries.
+        Names before them, as in a whole model's state dict, are allowed, and so are other entries.
         """
         found = {"settled": torch.zeros(())}
         for name, tensor in state_dict.items():
-            for theirs, ours in NAMES.items():
-                before, match, rest = name.rpartition(theirs)
-                if match and (not before or before.endswith(".")):
-                    found[ours + rest] = tensor
+            if theirs := re.fullmatch(r"(?:.*\.)?(frozen_codebook|code_transform\.)(.*)", name):
+                found[NAMES[theirs[1]] + theirs[2]] = tensor
         expected = self.book.state_dict()
-        absent = expected.keys() - found.keys()
-        missing = [
-            theirs + name[len(ours) :]
-            for theirs, ours in NAMES.items()
-            for name in sorted(absent)
-            if name.startswith(ours)
-        ]
+        missing = sorted(expected.keys() - found.keys())
         if missing:
-            raise ValueError(f"the state dict lacks {len(missing)} tensors of TransVQ, the first {missing[0]!r}")
+            first = next(a + missing[0].removeprefix(b) for a, b in NAMES.items() if missing[0].startswith(b))
+            raise ValueError(f"the state dict lacks {len(missing)} tensors of TransVQ, the first {first!r}")
         wrong = [name for name, tensor in expected.items() if tensor.shape != found[name].shape]
         if wrong:
             shapes = f"{tuple(found[wrong[0]].shape)}, expected {tuple(expected[wrong[0]].shape)}"
@@ -211,7 +183,7 @@ class TransVQPublished(CodebookQuantizer):
 
 @register("sim_vq")
 class SimVQ(CodebookQuantizer):
-    """The codebook in use is ``C' = C Wᵀ``; W is trained, C is frozen Gaussian noise.
+    """The codebook in use is ``C' = C Wᵀ`` (Zhu et al., 2024); W is trained, C is frozen Gaussian noise.
 
     ``loss = mse(sg z, c') + β · mse(z, sg c')``
 
@@ -226,23 +198,14 @@ class SimVQ(CodebookQuantizer):
         self._own(TransformedCodes(codebook_size, self.codebook_dim, linear))
 
 
-TOKENS = 256
-"""Tokens at most unless the size of a group is given: attention then costs little beside the search, for any K."""
-
-
 @register("bridge_vq")
 class BridgeVQ(CodebookQuantizer):
-    """The codebook in use is ``C' = recover(C, process(compress(C)))``; C and the projector are trained.
+    """FVQ (Chang et al., 2025): ``C' = recover(C, process(compress(C)))`` is in use, C and the projector are trained.
 
     ``loss = mse(sg z, c') + β · mse(z, sg c')``
 
-    Groups of codes become tokens, which attend to each other, so one step moves every code.
-
-    Args:
-        codes_per_token: size of a group; None: as many as make at most :data:`TOKENS` tokens.
-        width: of the tokens.
-        heads: of the attention; a divisor of the width.
-        depth: attention blocks.
+    Groups of ``codes_per_token`` codes, by default as many as make at most :data:`TOKENS` tokens, become tokens of so
+    much ``width``, which attend to each other by ``heads`` in so many blocks (``depth``): one step moves every code.
     """
 
     own_scale: ClassVar[bool] = True
@@ -260,11 +223,10 @@ class BridgeVQ(CodebookQuantizer):
         **options: Unpack[CodebookOptions],
     ) -> None:
         super().__init__(dim, codebook_size, codebook_dim, **options)
-        if codes_per_token is None:
-            codes_per_token = -(-codebook_size // TOKENS)
-        for name, value in (("codes_per_token", codes_per_token), ("width", width), ("heads", heads), ("depth", depth)):
+        group = -(-codebook_size // TOKENS) if codes_per_token is None else codes_per_token
+        for name, value in (("codes_per_token", group), ("width", width), ("heads", heads), ("depth", depth)):
             positive_int(name, value)
         if width % heads:
             raise ValueError(f"heads must divide width {width}, got {heads}")
-        bridge = CodeBridge(self.codebook_dim, codes_per_token, width, heads, depth)
+        bridge = networks.CodeBridge(self.codebook_dim, group, width, heads, depth)
         self._own(TransformedCodes(codebook_size, self.codebook_dim, bridge, trains_base=True))

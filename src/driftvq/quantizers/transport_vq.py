@@ -1,26 +1,13 @@
-"""Codes and latents brought together by optimal transport.
-
-Wasserstein VQ (Fang et al., 2025) matches mean and covariance of the codes to those of the latents; OptVQ (Zhang et
-al., 2024) assigns the latents so that all codes are asked for equally.
-"""
+"""Codes and latents brought together by optimal transport: Fang et al., 2025; Zhang et al., 2024 (OptVQ)."""
 
 import math
 from typing import ClassVar, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import (
-    distance_spread,
-    gaussian,
-    highest_logit,
-    masked_mse,
-    mean_assignment,
-    moments,
-    square_moments,
-    wasserstein_loss,
-)
+from driftvq.functional import gaussian, highest_logit, moments, square_moments
+from driftvq.functional.transport import distance_spread, mean_assignment, wasserstein_loss
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Lesson, Match, TrainedCodes, row_weights
@@ -42,8 +29,7 @@ class MatchedCodes(TrainedCodes):
             return match
         with torch.no_grad():
             origin_d = codes_kd.mean(dim=0)
-            weight_n = row_weights(z_nd, valid_n)
-            (summed,) = sum_over_processes(moments(z_nd, weight_n, origin_d))
+            (summed,) = sum_over_processes(moments(z_nd, row_weights(z_nd, valid_n), origin_d))
         distance = wasserstein_loss(codes_kd, gaussian(summed, origin_d))
         return match._replace(loss=match.loss + self.weight * torch.where(summed[0, 0] > 0, distance, 0))
 
@@ -54,10 +40,8 @@ class WassersteinVQ(CodebookQuantizer):
 
     ``loss = mse(sg z, c) + β · mse(z, sg c) + w · W²(N(μ_c, Σ_c), N(μ_z, Σ_z))``
 
-    ``W² = |μ_c - μ_z|² + tr(Σ_c + Σ_z - 2 (Σ_c^½ Σ_z Σ_c^½)^½)``; its gradient reaches every code, and no latent.
-
-    Args:
-        wasserstein_weight: w.
+    ``W² = |μ_c - μ_z|² + tr(Σ_c + Σ_z - 2 (Σ_c^½ Σ_z Σ_c^½)^½)``; its gradient reaches every code, and no latent. w is
+    ``wasserstein_weight``.
     """
 
     def __init__(
@@ -93,8 +77,7 @@ class PricedCodes(TrainedCodes):
         if not self.training or not codes_kd.requires_grad or choices_n is not None:
             return super().match(z_nd, codes_kd, valid_n, choices_n)
         winners_n, prices_k = self._balanced(z_nd.detach(), codes_kd.detach(), valid_n)
-        codes_nd = F.embedding(winners_n, codes_kd)
-        return Match(winners_n, codes_nd, masked_mse(z_nd.detach(), codes_nd, valid_n), seen=prices_k)
+        return super().match(z_nd, codes_kd, valid_n, winners_n)._replace(seen=prices_k)
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:
@@ -138,11 +121,8 @@ class OptVQ(CodebookQuantizer):
     ``P = argmax_{P1 = 1/N, Pᵀ1 = 1/K} -Σ_ik P_ik ε d_ik/s + H(P)``,  ``win(i) = argmax_k P_ik``
 
     with squared distances d and their standard deviation s over all pairs; ``loss = mse(sg z, c) + β · mse(z, sg c)``.
-    The plan is ``P_ik ∝ exp(v_k - ε d_ik/s)`` for prices v, which Sinkhorn's algorithm finds.
-
-    Args:
-        sharpness: ε.
-        iterations: of Sinkhorn's algorithm per training step, each a pass over latents × codes in blocks.
+    The plan is ``P_ik ∝ exp(v_k - ε d_ik/s)``, ε the ``sharpness``, for prices v, which Sinkhorn's algorithm finds by
+    so many ``iterations`` per training step, each a pass over latents × codes in blocks.
     """
 
     def __init__(

@@ -1,18 +1,13 @@
-"""Nearest codes that are trained by gradient alone.
-
-Vanilla vector quantization (van den Oord et al., 2017), that of directions in few dimensions (Yu et al., 2022), and
-DiVeQ with its space-filling form (Vali et al., 2025): a step to the code whose length is differentiated.
-"""
+"""Nearest codes that are trained by gradient alone."""
 
 from typing import Any, ClassVar, Unpack
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional import Metric, nearest, orthogonal_loss
+from driftvq.functional import Metric, orthogonal_loss
 from driftvq.names import in_range, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
-from driftvq.quantizers.codebooks.base import Match, TrainedCodes, UnitCodes
+from driftvq.quantizers.codebooks.base import TrainedCodes, UnitCodes
 from driftvq.quantizers.estimators import Directional, SpaceFilling
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.steps import Call, Selection
@@ -20,21 +15,18 @@ from driftvq.quantizers.steps import Call, Selection
 
 @register("vq")
 class VQ(CodebookQuantizer):
-    """The quantizer of the VQ-VAE: nearest code, codebook trained by gradient.
+    """The quantizer of the VQ-VAE (van den Oord et al., 2017): nearest code, codebook trained by gradient.
 
     ``loss = mse(sg z, c) + β · mse(z, sg c) [+ w · (|ĈĈᵀ|² - K) / K²]``
 
-    β is ``commitment_weight`` and stands on the encoder's term.
+    β is ``commitment_weight`` and stands on the encoder's term; w, the ``orthogonal_weight``, is that of the term that
+    spreads the directions of the codes. A code that was not selected for ``restart_after`` steps moves to a random
+    latent, as in SoundStream; 0: none does.
 
     >>> vq = VQ(dim=64, codebook_size=1024, channel_first=True)
     >>> quantized, indices, loss = vq(torch.randn(2, 64, 8, 8))
     >>> indices.shape
     torch.Size([2, 8, 8])
-
-    Args:
-        orthogonal_weight: w, the weight of the term that spreads the directions of the codes.
-        restart_after: whenever a code was not selected for so many steps, move it to a random latent, as SoundStream
-            does; 0: never.
     """
 
     def __init__(
@@ -67,10 +59,8 @@ class FactorizedVQ(CodebookQuantizer):
 
     ``win = argmax_k ẑ·ĉ_k`` with ``ẑ = W z / |W z|``;  ``loss = mse(sg ẑ, ĉ) + β · mse(ẑ, sg ĉ)``
 
-    Codes and latents have unit length; the output is the winning code, projected back to ``dim``.
-
-    Args:
-        codebook_dim: dimension of the codes, 8 unless ``dim`` is smaller.
+    Codes and latents have unit length; the output is the winning code, projected back to ``dim``. By default
+    ``codebook_dim`` is 8, or ``dim`` if that is smaller.
     """
 
     metric: ClassVar[Metric] = "cosine"
@@ -79,42 +69,30 @@ class FactorizedVQ(CodebookQuantizer):
     def __init__(
         self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
     ) -> None:
-        super().__init__(
-            dim, codebook_size, min(positive_int("dim", dim), 8) if codebook_dim is None else codebook_dim, **options
-        )
+        code_dim = min(positive_int("dim", dim), 8) if codebook_dim is None else codebook_dim
+        super().__init__(dim, codebook_size, code_dim, **options)
         self._own(UnitCodes(codebook_size, self.codebook_dim))
 
 
 class DecodedCodes(TrainedCodes):
     """Trained codes without a loss of their own: the decoder's gradient moves them."""
 
-    def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
-        winners_n = nearest(z_nd, codes_kd) if choices_n is None else choices_n
-        return Match(winners_n, F.embedding(winners_n, codes_kd))
+    has_loss = False
 
 
 @register("diveq")
 class DiVeQ(CodebookQuantizer):
     """The step to the nearest code, ``q = z + |c - z| · sg(v/|v|)``, ``v = c - z + noise``, and no loss of its own.
 
-    The gradient reaches latent and code through the length of the step.
-
-    Args:
-        variance: of the noise, in mean squared quantization errors of the batch.
-        options: see :class:`driftvq.quantizers.codebook.CodebookQuantizer`; here ``commitment_weight`` is 0 and
-            ``kmeans_init`` is on.
+    The gradient reaches latent and code through the length of the step (Vali et al., 2025). The noise has a
+    ``variance`` in mean squared quantization errors of the batch; by default ``commitment_weight`` is 0 and
+    ``kmeans_init`` is on.
     """
 
     way: ClassVar[type[Directional]] = Directional
 
     def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        codebook_dim: int | None = None,
-        *,
-        variance: float = 1e-3,
-        **options: Any,
+        self, dim: int, codebook_size: int, codebook_dim: int | None = None, *, variance: float = 1e-3, **options: Any
     ) -> None:
         options = {"commitment_weight": 0.0, "kmeans_init": True, **options}
         super().__init__(dim, codebook_size, codebook_dim, estimator=self.way(variance), **options)

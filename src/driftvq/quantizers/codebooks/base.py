@@ -1,7 +1,4 @@
-"""What every codebook can do, and what a training step shows it.
-
-Shape suffixes: n latents, k codes, d dimensions.
-"""
+"""What every codebook can do, and what a training step shows it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -22,36 +19,24 @@ def row_weights(x_nd: Tensor, valid_n: Tensor | None) -> Tensor:
 
 
 class Match(NamedTuple):
-    """The code of each latent: the nearest codes ``(n,)``, and the same as vectors ``(n, d)``.
+    """The code of each latent."""
 
-    Attributes:
-        loss: the term that trains the codebook, if a gradient does.
-        seen: what the codebook has made of the latents already and needs again to learn from them.
-        valid: which latents count, boolean ``(n,)``; None: all.
-    """
-
-    winners: Tensor
-    codes: Tensor
-    loss: Tensor | None = None
-    seen: Any = None
-    valid: Tensor | None = None
+    winners: Tensor  # the nearest codes ``(n,)``
+    codes: Tensor  # the same as vectors ``(n, d)``
+    loss: Tensor | None = None  # the term that trains the codebook, if a gradient does
+    seen: Any = None  # what the codebook has made of the latents already and needs again to learn from them
+    valid: Tensor | None = None  # which latents count, boolean ``(n,)``; None: all
 
 
 class Lesson(NamedTuple):
-    """What a training step shows: latents ``(n, d)``, and the codes that learn from them ``(n,)``.
+    """What a training step shows; ``valid`` and ``seen`` are those of :class:`Match`."""
 
-    Attributes:
-        valid, seen: see :class:`Match`.
-        step: number of the step, an int64 scalar that is the same in every process: random choices are drawn from it.
-        teaches: whether codes move by it; a step whose latents made the codebook has nothing more to teach.
-    """
-
-    latents: Tensor
-    winners: Tensor
+    latents: Tensor  # ``(n, d)``
+    winners: Tensor  # the codes that learn from them ``(n,)``
     valid: Tensor | None
-    step: Tensor
+    step: Tensor  # its number, an int64 scalar, the same in every process: random choices are drawn from it
     seen: Any = None
-    teaches: bool = True
+    teaches: bool = True  # whether codes move by it; latents that made the codebook have nothing more to teach
 
     @property
     def weight(self) -> Tensor:
@@ -67,14 +52,10 @@ class Lesson(NamedTuple):
 
     def counts(self, codebook_size: int) -> Tensor:
         """How many latents of all processes each code was nearest to ``(k,)``."""
-        counts_k = self.latents.new_zeros(codebook_size).index_add_(0, self.winners, self.weight)
-        return sum_over_processes(counts_k)[0]
+        return sum_over_processes(self.latents.new_zeros(codebook_size).index_add_(0, self.winners, self.weight))[0]
 
     def sums(self, codebook_size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The :meth:`counts`, the sums of these latents ``(k, d)``, and how many each process has ``(r,)``.
-
-        Without latents that are not finite, and in one message.
-        """
+        """Counts, sums of these latents ``(k, d)``, how many each process has ``(r,)``: of those that are finite."""
         rows_nv = torch.cat([self.latents, self.latents.new_ones(len(self.latents), 1)], dim=1)
         valid_n = self.valid
         if valid_n is None and not is_seen_at_once(self.latents):
@@ -87,27 +68,18 @@ class Lesson(NamedTuple):
 
 
 class Codebook(nn.Module):
-    """Holds K codes; the module's call gives those in use, ``(k, d)``.
+    """Holds K codes; the module's call gives those in use, ``(k, d)``."""
 
-    Attributes:
-        rows_per_code: parameters and buffers with a row per code, and how each grows with the codebook.
-        training_state: buffers that say how training goes on and change nothing in evaluation.
-        by_gradient: whether an optimizer moves the codes.
-        takes_choices: whether :meth:`match` can be told the codes instead of searching the nearest.
-        leaves_out: whether latents that are not finite move nothing, without a mask.
-    """
-
-    rows_per_code: ClassVar[dict[str, Rule]] = {}
-    training_state: ClassVar[tuple[str, ...]] = ()
-    by_gradient: ClassVar[bool] = False
-    takes_choices: ClassVar[bool] = True
-    leaves_out: bool = False
+    rows_per_code: ClassVar[dict[str, Rule]] = {}  # parameters and buffers with a row per code, and how each grows
+    training_state: ClassVar[tuple[str, ...]] = ()  # buffers that say how training goes on, idle in evaluation
+    has_loss: ClassVar[bool] = False  # whether a term of the loss draws the codes to the latents
+    takes_choices: ClassVar[bool] = True  # whether `match` can be told the codes instead of searching the nearest
+    leaves_out: bool = False  # whether latents that are not finite move nothing, without a mask
     codes: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: set[str] = set()
-        """Parameters that an optimizer would train if the codebook were not frozen; a loader may replace them."""
+        self._held: set[str] = set()  # parameters that were trained before the codebook was frozen
 
     def forward(self) -> Tensor:
         """The codes in use."""
@@ -134,7 +106,7 @@ class Codebook(nn.Module):
         """
         winners_n = nearest(z_nd, codes_kd) if choices_n is None else choices_n
         codes_nd = F.embedding(winners_n, codes_kd)
-        return Match(winners_n, codes_nd, masked_mse(z_nd.detach(), codes_nd, valid_n) if self.by_gradient else None)
+        return Match(winners_n, codes_nd, masked_mse(z_nd.detach(), codes_nd, valid_n) if self.has_loss else None)
 
     def learn_(self, lesson: Lesson) -> Tensor:
         """Move codes by statistics, once per training step; returns the :meth:`Lesson.counts`."""
@@ -186,7 +158,7 @@ class TrainedCodes(Codebook):
     """Codes as a parameter: the gradient of ``mse(sg z, c)`` moves those that were selected."""
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between}
-    by_gradient: ClassVar[bool] = True
+    has_loss: ClassVar[bool] = True
 
     def __init__(self, codebook_size: int, dim: int) -> None:
         super().__init__()

@@ -1,7 +1,4 @@
-"""More codes in the middle of training, without changing what the existing ones mean.
-
-Shape suffixes: k codes before, m codes to add, d dimensions.
-"""
+"""More codes in the middle of training, m beside the k before, without changing what these mean."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,13 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-MOST_PER_ROUND = 0.25
-"""Share of the codes that are split before it is looked again which are the busiest."""
+MOST_PER_ROUND = 0.25  # share of the codes that are split before it is looked again which are the busiest
 
-STEP_SHARE = 0.1
-"""How far from its parent a new code starts at most, in distances of the parent to its nearest neighbour: near, so that
-the two share the parent's cell."""
-
+STEP_SHARE = 0.1  # of a parent's way to its nearest neighbour, after which a new code starts at most: in the same cell
 BLOCK_DISTANCES = 2**24
 
 
@@ -45,8 +38,7 @@ def copied(rows: Tensor, split: Split) -> Tensor:
 
 def halved(rows: Tensor, split: Split) -> Tensor:
     """Parents share what they have with the new codes."""
-    rows = rows.index_copy(0, split.parents, rows[split.parents] / 2)
-    return copied(rows, split)
+    return copied(rows.index_copy(0, split.parents, rows[split.parents] / 2), split)
 
 
 def split_busiest(codebook_kd: Tensor, busyness_k: Tensor, old_size: int, most: int, seed: int) -> Split:

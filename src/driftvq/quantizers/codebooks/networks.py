@@ -3,7 +3,8 @@
 Shape suffixes: k codes, d dimensions of a code, w width of the network, t tokens, g numbers in a group of codes.
 """
 
-import torch
+from collections import OrderedDict
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,10 +19,7 @@ class LinearAttention(nn.Module):
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
         self.eps = eps
-        self.to_q = nn.Linear(width, width, bias=False)
-        self.to_k = nn.Linear(width, width, bias=False)
-        self.to_v = nn.Linear(width, width, bias=False)
-        self.to_out = nn.Linear(width, width, bias=False)
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x_kw: Tensor) -> Tensor:
         q_kw, key_kw = F.elu(self.to_q(x_kw)).add_(1), F.elu(self.to_k(x_kw)).add_(1)
@@ -30,17 +28,9 @@ class LinearAttention(nn.Module):
         return (q_kw / total_k1) @ context_ww
 
 
-class FeedForward(nn.Module):
+def feed_forward(width: int, hidden: int) -> nn.Sequential:
     """``fc2(gelu(fc1(x)))``."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(width, hidden)
-        self.fc2 = nn.Linear(hidden, width)
-
-    def forward(self, x_kw: Tensor) -> Tensor:
-        y_kw: Tensor = self.fc2(F.gelu(self.fc1(x_kw)))
-        return y_kw
+    return nn.Sequential(OrderedDict(fc1=nn.Linear(width, hidden), gelu=nn.GELU(), fc2=nn.Linear(hidden, width)))
 
 
 class Block(nn.Module):
@@ -49,7 +39,7 @@ class Block(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn, self.ffn = LinearAttention(width), FeedForward(width, hidden)
+        self.attn, self.ffn = LinearAttention(width), feed_forward(width, hidden)
 
     def forward(self, x_kw: Tensor) -> Tensor:
         x_kw = x_kw + self.attn(self.norm1(x_kw))
@@ -57,34 +47,16 @@ class Block(nn.Module):
         return y_kw
 
 
-class CodeTokens(nn.Module):
+class CodeTokens(nn.Sequential):
     """The body of the paper's P_φ: each code a token, one block of linear attention and MLP, a last norm (Sec. 3.4).
 
-    Maps codes ``(k, d)`` to ``(k, width)``; names and layout are those of the authors' code.
-
-    Args:
-        dim: dimension of a code.
-        width: of the network.
-        mlp_ratio: hidden width of the MLP over the width.
+    Maps codes ``(k, d)`` to ``(k, width)``; names and layout are those of the authors' code. The hidden width of the
+    MLP is ``mlp_ratio`` times the width.
     """
 
     def __init__(self, dim: int, width: int, mlp_ratio: float) -> None:
-        super().__init__()
-        self.in_proj = nn.Linear(dim, width, bias=False)
-        self.blocks = nn.ModuleList([Block(width, int(width * mlp_ratio))])
-        self.norm = nn.LayerNorm(width)
-
-    def embedded(self, codes_kd: Tensor) -> Tensor:
-        """The tokens ``(k, w)``."""
-        tokens_kw: Tensor = self.in_proj(codes_kd)
-        return tokens_kw
-
-    def forward(self, codes_kd: Tensor) -> Tensor:
-        x_kw = self.embedded(codes_kd)
-        for block in self.blocks:
-            x_kw = block(x_kw)
-        y_kw: Tensor = self.norm(x_kw)
-        return y_kw
+        in_proj, blocks = nn.Linear(dim, width, bias=False), nn.Sequential(Block(width, int(width * mlp_ratio)))
+        super().__init__(OrderedDict(in_proj=in_proj, blocks=blocks, norm=nn.LayerNorm(width)))
 
 
 class CodeTransformer(CodeTokens):
@@ -94,10 +66,6 @@ class CodeTransformer(CodeTokens):
         super().__init__(dim, width, mlp_ratio)
         self.out_proj = nn.Linear(width, dim, bias=False)
 
-    def forward(self, codes_kd: Tensor) -> Tensor:
-        moved_kd: Tensor = self.out_proj(super().forward(codes_kd))
-        return moved_kd
-
 
 class PublishedTransformer(CodeTransformer):
     """The authors' published P_φ: :class:`CodeTransformer` with a learned vector per code, drawn from N(0, 1)."""
@@ -106,8 +74,10 @@ class PublishedTransformer(CodeTransformer):
         super().__init__(dim, width, mlp_ratio)
         self.pos_emb = nn.Embedding(codebook_size, width)
 
-    def embedded(self, codes_kd: Tensor) -> Tensor:
-        return super().embedded(codes_kd) + self.pos_emb.weight
+    def forward(self, codes_kd: Tensor) -> Tensor:
+        in_proj, blocks, norm, out_proj, _ = self
+        moved_kd: Tensor = out_proj(norm(blocks(in_proj(codes_kd) + self.pos_emb.weight)))
+        return moved_kd
 
 
 class AttentionBlock(nn.Module):
@@ -118,7 +88,7 @@ class AttentionBlock(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.to_qkv, self.to_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.ffn = FeedForward(width, hidden)
+        self.ffn = feed_forward(width, hidden)
 
     def forward(self, x_tw: Tensor) -> Tensor:
         q, key, value = self.to_qkv(self.norm1(x_tw)).unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)
@@ -134,14 +104,8 @@ class CodeBridge(nn.Module):
 
     ``c'_k = R norm(E c_k + token of its group)``: every place of a group is recovered by one layer. With layers of
     its own each place would begin in a region of its own, and those that no latent is near would never be trained.
-    Attention is over tokens, so its cost is set by their number and not by that of the codes.
-
-    Args:
-        dim: dimension of a code.
-        codes_per_token: size of a group; the last one is filled up with zeros.
-        width: of the tokens.
-        heads: of the attention.
-        depth: blocks.
+    Attention is over tokens, so its cost is set by their number and not by that of the codes. The last group is filled
+    up with zeros; ``width`` is that of the tokens, ``depth`` the number of blocks.
     """
 
     def __init__(self, dim: int, codes_per_token: int, width: int, heads: int, depth: int) -> None:
@@ -162,13 +126,6 @@ class CodeBridge(nn.Module):
         return recovered_kd
 
 
-class CodeMLP(nn.Sequential):
-    """The cheaper P_φ of Sec. 6: a two-layer MLP on each code by itself."""
-
-    def __init__(self, dim: int, hidden: int) -> None:
-        super().__init__(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
-
-
 class Residual(nn.Module):
     """``C' = C + P_φ(C)``, where P_φ starts from zero: C' = C exactly before the first step."""
 
@@ -184,17 +141,14 @@ class Residual(nn.Module):
         return moved_kd
 
 
-class BoundedLayer(nn.Module):
+class BoundedLayer(nn.Sequential):
     """``h(c) = tanh(c V + b)``: the hidden layer of an MLP, with features that differ from the first step on.
 
     V is drawn from N(0, 1/d) and b from N(0, 1), for standardised codes.
     """
 
     def __init__(self, dim: int, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(dim, width)
-        nn.init.normal_(self.linear.weight, std=dim**-0.5)
-        nn.init.normal_(self.linear.bias)
-
-    def forward(self, codes_kd: Tensor) -> Tensor:
-        return torch.tanh(self.linear(codes_kd))
+        linear = nn.Linear(dim, width)
+        nn.init.normal_(linear.weight, std=dim**-0.5)
+        nn.init.normal_(linear.bias)
+        super().__init__(OrderedDict(linear=linear, tanh=nn.Tanh()))

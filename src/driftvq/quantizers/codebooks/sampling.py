@@ -1,7 +1,4 @@
-"""Latents of a batch, drawn by weight, the same ones in every process, that take over codes which are free.
-
-Shape suffixes: n latents, m places that may be filled at once, k codes, d dimensions.
-"""
+"""Latents of a batch, drawn by weight, the same in every process, that take over free codes, at most m at once."""
 
 from typing import NamedTuple
 
@@ -11,11 +8,9 @@ from torch import Tensor
 
 from driftvq.quantizers.distributed import by_process, sum_over_processes, world_size
 
-PLACES = 1024
-"""Free codes that are filled at most at once."""
+PLACES = 1024  # free codes that are filled at most at once
 
-GOLDEN, CYCLE = 0.6180339887498949, 4096
-"""Multiples of the golden ratio fall into the unit interval more evenly than random numbers; so many are told apart."""
+GOLDEN, CYCLE = 0.6180339887498949, 4096  # modulo 1 its multiples lie more evenly than random numbers; so many differ
 
 
 class Drawn(NamedTuple):
@@ -35,14 +30,9 @@ def draw_rows(
     """Rows drawn by weight from the batch that all processes hold together; the same in each of them.
 
     Systematic sampling: with ``S_i = Σ_{j≤i} w_j``, place t takes the first row whose ``S_i > (t + u) S_n / T``. Rows
-    are drawn in proportion to their weights, T in all; one that is due several times is taken once. u is ``step · φ``
-    modulo 1, so that no random number, no sort and no host read is needed.
-
-    Args:
-        x_nd, weight_n: this process's rows, and their weights; those of weight 0 are never drawn.
-        wanted, places: T, and how many places there are at most.
-        step: a counter, the same in each process.
-        totals_r: the weight of each process's rows, if it is known already.
+    are drawn in proportion to their weights, T = ``wanted`` in all; one that is due several times is taken once, one of
+    weight 0 never. u is ``step · φ`` modulo 1, so that no random number, no sort and no host read is needed; the step
+    is the same in each process. ``totals_r`` is the weight of each process's rows, if it is known already.
     """
     if len(x_nd) == 0:
         x_nd, weight_n = x_nd.new_zeros(1, x_nd.shape[1]), weight_n.new_zeros(1)

@@ -21,17 +21,11 @@ class KMeansStart(nn.Module):
     """Gathers the first latents of training, from all processes, until k-means can place every code.
 
     While it gathers, the codes *are* the latest latents, so the batch at hand is quantised almost without error. What
-    was gathered is in the state dict, so that a run that is interrupted here continues here; it is no buffer, since
-    whoever averages, broadcasts or writes buffers in place needs them to keep their shapes.
-
-    Attributes:
-        pending: latents gathered so far ``(n, d)``.
-        finished: above 0 where nothing is left to gather; a number, since an average of models cannot take a boolean.
-        done: mirrors it in Python, where a compiled graph can branch on it.
-        latest: what the latest step made of it, for a backward pass that computes the step again.
+    was gathered, ``pending``, is in the state dict, so that a run that is interrupted here continues here; it is no
+    buffer, since whoever averages, broadcasts or writes buffers in place needs them to keep their shapes.
     """
 
-    finished: Tensor
+    finished: Tensor  # above 0 where nothing is left to gather; a number, as an average of models takes no boolean
 
     def __init__(
         self, codebook_size: int, dim: int, iterations: int = 10, metric: Metric = "l2", done: bool = False
@@ -39,10 +33,10 @@ class KMeansStart(nn.Module):
         super().__init__()
         self.codebook_size, self.iterations, self.metric = codebook_size, iterations, metric
         self.needed = codebook_size * GATHERED
-        self.done = done
+        self.done = done  # mirrors the buffer in Python, where a compiled graph can branch on it
         self.register_buffer("finished", torch.tensor(float(done)))
         self.pending = torch.zeros(0, dim, device="cpu")  # no loader would bring it to life if it were on no device
-        self.latest: tuple[Tensor, Tensor] | None = None
+        self.latest: tuple[Tensor, Tensor] | None = None  # of the latest step, for a backward pass that repeats it
         self._enter()
 
     def _enter(self) -> None:
@@ -69,17 +63,13 @@ class KMeansStart(nn.Module):
         if len(latents) > missing:  # from all over the batch, and not from its first images
             latents = latents[torch.arange(missing, device=latents.device) * len(latents) // missing]
         fresh = len(latents)
-        if len(self.pending):
-            near = self.pending.device == latents.device and self.pending.dtype == latents.dtype
-            latents = torch.cat([self.pending if near else self.pending.to(latents), latents])
-        self.pending = latents
+        self.pending = torch.cat([self.pending.to(latents), latents]) if len(self.pending) else latents
         if len(self.pending) == 0:
             return None
         if len(self.pending) < self.needed:
             latest = self.pending[-self.codebook_size :]
             return latest[torch.arange(self.codebook_size, device=latest.device) % len(latest)]
-        generator = torch.Generator().manual_seed(0)
-        latest = self.pending[-max(USED * self.codebook_size, fresh) :]
+        latest, generator = self.pending[-max(USED * self.codebook_size, fresh) :], torch.Generator().manual_seed(0)
         result = kmeans(latest, self.codebook_size, self.iterations, self.metric, generator)
         self.finish_()
         return from_first_process(result.codebook)
@@ -148,8 +138,7 @@ class KMeansStart(nn.Module):
 
 
 _NUMBERS = count()
-_STARTS: WeakValueDictionary[int, KMeansStart] = WeakValueDictionary()
-"""By number, which an operator can take."""
+_STARTS: WeakValueDictionary[int, KMeansStart] = WeakValueDictionary()  # by number, which an operator can take
 
 
 @torch.library.custom_op("driftvq::start_codes", mutates_args=("finished",))
