@@ -17,12 +17,8 @@ PHOTOGRAPHS = {
 }
 """Colour photographs that come with the packages themselves; no downloads, and of the two motorcycles, one."""
 
-TRAIN_SHARE, VAL_SHARE = 0.75, 0.2
-"""Left and right part of each photograph's width; the strip between them belongs to neither."""
-
-LARGEST_SIDE = 800
-"""A photograph with a longer short side starts at half its size, so that none outweighs the others."""
-
+TRAIN_SHARE, VAL_SHARE = 0.75, 0.2  # left and right part of each photograph's width; the strip between is neither's
+LARGEST_SIDE = 800  # a photograph with a longer short side starts at half its size, so that none outweighs the others
 SCALES = (1, 2, 4)
 
 

@@ -169,9 +169,7 @@ def _text(name: bytes) -> str:
 
 TRAIN_FOLDERS = ("train", "training")
 VAL_FOLDERS = ("val", "validation", "valid", "test")
-
-LONGEST_LINE = 1 << 16
-"""Bytes of a path in a list; no system opens a longer one."""
+LONGEST_LINE = 1 << 16  # bytes of a path in a list; no system opens a longer one
 
 
 class NamedRows:

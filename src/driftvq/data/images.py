@@ -17,8 +17,7 @@ from driftvq.machine import available_memory
 from driftvq.names import check_name, needed, reason_of
 
 Pixels = NDArray[np.uint8]
-Problems = list[tuple[str, str]]
-"""Name and reason of what cannot be read."""
+Problems = list[tuple[str, str]]  # name and reason of what cannot be read
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".tif", ".tiff"}
@@ -29,18 +28,10 @@ SUFFIXES = frozenset(
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000")
 """What Pillow may try; its other readers include one that starts an external program (EPS)."""
 
-MAX_PIXELS = 178_956_970
-"""Pillow's own limit for an error; checked here from the header, so that no global setting is touched."""
-
-READ_BYTES = 24
-"""Memory that reading takes for a pixel at most: transparency, or 16 bits, beside what Pillow keeps."""
-
-USABLE = 0.8
-"""Share of the free memory that images may take."""
-
-SMALL_FILE, SMALL_IMAGE = 1 << 20, 1 << 22
-"""Bytes that are read at once; pixels that are read without a look at the free memory."""
-
+MAX_PIXELS = 178_956_970  # Pillow's own limit for an error; checked here from the header, with no global setting
+READ_BYTES = 24  # memory that reading takes for a pixel at most: transparency, or 16 bits, beside what Pillow keeps
+USABLE = 0.8  # share of the free memory that images may take
+SMALL_FILE, SMALL_IMAGE = 1 << 20, 1 << 22  # bytes read at once; pixels read without a look at the memory
 _ORIENTATION_TAG = 0x0112
 _TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 """What undoes the EXIF orientations 2 to 8."""

@@ -20,11 +20,8 @@ from driftvq.data.rows import EvalRows, Part, TrainRows
 from driftvq.data.sources import ImageSource
 from driftvq.names import check_name
 
-GRACE_SECONDS = 60.0
-"""How long a worker goes on after SIGTERM."""
-
-PARENT_SECONDS = 1.0
-"""How often a worker looks whether anybody still wants its batches."""
+GRACE_SECONDS = 60.0  # how long a worker goes on after SIGTERM
+PARENT_SECONDS = 1.0  # how often a worker looks whether anybody still wants its batches
 
 
 class ImageBatch(NamedTuple):

@@ -11,8 +11,7 @@ from torch.utils.data import Dataset
 from driftvq.data.images import BadImageError, Pixels, Problems, fit_image
 from driftvq.data.sources import ImageSource
 
-BLOCKS_TOGETHER = 16
-"""Shards whose samples are mixed: enough to shuffle well, few enough to stay near-sequential on disk."""
+BLOCKS_TOGETHER = 16  # shards whose samples are mixed: enough to shuffle well, few enough to read nearly in sequence
 
 
 class Order:
@@ -62,8 +61,7 @@ def permutation(count: int, seed: int, epoch: int, block_ends: NDArray[np.int64]
 MAX_TRIES = 1000
 """So many unreadable images in a row end the training: the data is broken, and trying on would look like a hang."""
 
-REDUCING_GAP = 2
-"""Large JPEGs are decoded at a reduced size, but at least so many times the wanted one: the last step is Lanczos."""
+REDUCING_GAP = 2  # large JPEGs are decoded at a reduced size, at least so many times the wanted one; then comes Lanczos
 
 
 class Part(NamedTuple):

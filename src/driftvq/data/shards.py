@@ -29,7 +29,6 @@ LARGEST_IMAGE, SMALL_MEMBER = 1 << 30, 1 << 24
 """In bytes; a member is read at once, and a sparse file may claim any size. A small one always fits into memory."""
 
 MAX_SHARDS = 1_000_000
-
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 

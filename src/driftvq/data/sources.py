@@ -105,7 +105,6 @@ def _datasets() -> Any:
 
 
 LISTS = (".txt", ".lst")
-
 KINDS = "a folder, a .txt or .lst list, an image, .tar shards (also as name-{000..099}.tar) or hf:NAME[:SPLIT]"
 
 

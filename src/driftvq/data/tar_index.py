@@ -12,11 +12,9 @@ from driftvq.files import open_regular
 
 BLOCK = 512
 _REGULAR = b"0\0" + b"7"
-_WITHOUT_DATA = b"123456"
-"""Links, devices, folders and pipes: some writers give them a size, none gives them data."""
+_WITHOUT_DATA = b"123456"  # links, devices, folders and pipes: some writers give them a size, none gives them data
 _EXTENSIONS = b"xgLK"
-_LARGEST_EXTENSION = 1 << 20
-"""Of an extended header, whose only use here is a long name."""
+_LARGEST_EXTENSION = 1 << 20  # of an extended header, whose only use here is a long name
 _FIRST_PIECE, _LARGEST_PIECE = 1 << 12, 1 << 20
 """Bytes read at once in search of a header: few at first, since after a bad one there is mostly a good one soon."""
 

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from driftvq.drift_meter.meter import DriftMeter
 
 __all__ = ["DriftMeter", "DriftReading"]
-
 __getattr__ = importer(__name__, meter="DriftMeter")
-
 NAN = math.nan
 
 WORDS = {
@@ -32,10 +30,8 @@ WORDS = {
 }
 """The values to look at first, and what they are called on a screen."""
 
-LEFT_BEHIND = 0.3
-"""Codes that follow the latents by less are left behind."""
-MOVING = 0.05
-"""Latents that move by less than this share of their spread between two readings hardly move."""
+LEFT_BEHIND = 0.3  # codes that follow the latents by less are left behind
+MOVING = 0.05  # latents that move by less than this share of their spread between two readings hardly move
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from torch import Tensor
 from driftvq.files import replacing
 from driftvq.names import install_command
 
-SEGMENT_ROWS = 4096
-"""Images per segment, 33 MB of features; what is not written yet is kept in memory."""
+SEGMENT_ROWS = 4096  # images per segment, 33 MB of features; what is not written yet is kept in memory
 
 
 def image_key(image: Tensor) -> bytes:

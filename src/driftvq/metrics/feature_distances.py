@@ -58,8 +58,7 @@ class FeatureMoments:
 
 
 SUBSETS, SUBSET_SIZE = 100, 1000
-SAMPLE = 10_000
-"""Images that are kept for KID; beyond them a random sample, so that memory stays bounded (160 MB)."""
+SAMPLE = 10_000  # images that are kept for KID; beyond them a random sample, so that memory stays bounded (160 MB)
 
 
 class KID(NamedTuple):

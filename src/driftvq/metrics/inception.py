@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from driftvq.metrics.similarity import check_rgb, check_value_range
 from driftvq.metrics.weights import CARRIERS, read_weights
 
-EPSILON = 1e-3
-"""Of the batch normalisations."""
+EPSILON = 1e-3  # of the batch normalisations
 
 
 class FoldedConv(nn.Module):
@@ -81,8 +80,7 @@ FEATURES = 2048
 SIZE = 299
 RESIZE = f"bilinear to {SIZE}×{SIZE}, antialiased, corners not aligned, not rounded"
 """The one resize; FID values of other resizes are not comparable."""
-CHUNK = 16
-"""Images that go through the network at once, whatever the size of the batch."""
+CHUNK = 16  # images that go through the network at once, whatever the size of the batch
 
 
 def inception_input(images: Tensor, value_range: tuple[float, float]) -> Tensor:

@@ -13,10 +13,8 @@ from driftvq.metrics.weights import read_arrays
 from driftvq.names import check_name
 
 SHIFT = (-0.030, -0.088, -0.188)
-SCALE = (0.458, 0.448, 0.450)
-"""What the networks were trained with, for images in [-1, 1]."""
-TINY = 1e-20
-"""Below every real square norm; keeps the gradient finite where all features are zero."""
+SCALE = (0.458, 0.448, 0.450)  # what the networks were trained with, for images in [-1, 1]
+TINY = 1e-20  # below every real square norm; keeps the gradient finite where all features are zero
 
 
 class Layer(NamedTuple):

@@ -61,12 +61,9 @@ def psnr(x: Tensor, y: Tensor, data_range: float) -> Tensor:
 
 WINDOW, SIGMA = 11, 1.5
 K1, K2 = 0.01, 0.03
-SCALE_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
-"""Wang, Simoncelli and Bovik (2003), finest scale first."""
-MS_SSIM_LEAST_SIZE = WINDOW * 2 ** (len(SCALE_WEIGHTS) - 1)
-"""Smaller images do not hold the window at the coarsest scale."""
-STRIP_PIXELS = 2**18
-"""Of all images of a batch that are worked on at once; it keeps memory at some 300 MB beside the images."""
+SCALE_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)  # Wang, Simoncelli and Bovik (2003), finest scale first
+MS_SSIM_LEAST_SIZE = WINDOW * 2 ** (len(SCALE_WEIGHTS) - 1)  # smaller ones do not hold the window at the coarsest scale
+STRIP_PIXELS = 2**18  # of all images of a batch, at once; keeps memory at some 300 MB beside the images
 
 
 def ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:

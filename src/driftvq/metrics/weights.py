@@ -13,8 +13,7 @@ import numpy as np
 
 from driftvq.names import check_name
 
-ENVIRONMENT = "DRIFTVQ_WEIGHTS"
-"""Environment variable that names a folder with weights."""
+ENVIRONMENT = "DRIFTVQ_WEIGHTS"  # environment variable that names a folder with weights
 
 
 class Carrier(NamedTuple):

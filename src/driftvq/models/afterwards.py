@@ -14,11 +14,8 @@ from driftvq.quantizers import VQ
 from driftvq.quantizers.settling import check_repeatable, freeze_but_output_
 from driftvq.quantizers.settling import settle_ as settle_quantizer_
 
-LATENTS_PER_CODE = 64
-"""How many latents k-means sees for each code, in each pass."""
-
-LEAST_LATENTS = 2**16
-"""How many it sees at least, when there are as many."""
+LATENTS_PER_CODE = 64  # how many latents k-means sees for each code, in each pass
+LEAST_LATENTS = 2**16  # how many it sees at least, when there are as many
 
 
 def quantize_afterwards(
@@ -73,8 +70,7 @@ def sample_latents(model: VQVAE, batches: Iterable[Tensor], most: int, generator
     return kept_nd
 
 
-SETTLING_PASSES = 5
-"""Of k-means over the training images when the encoder comes to rest."""
+SETTLING_PASSES = 5  # of k-means over the training images when the encoder comes to rest
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,7 @@ def mirrored_network(code_dim: int, width: int, residual_layers: int, as_printed
     return Network(encoder, decoder, downscale=4)
 
 
-LATENT_WIDTH = 3
-"""Channels between the networks and the 1×1 convolutions around the quantizer, whatever the dimension of a code."""
+LATENT_WIDTH = 3  # channels between the networks and the 1×1 convolutions around the quantizer, whatever the code_dim
 
 
 def taming_network(code_dim: int) -> Network:
@@ -137,8 +136,7 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
 """Each makes an encoder and a decoder for latents of the given number of channels; a new one is one more entry."""
 
 
-MAX_PARTS = 1024
-"""Quantizers in one: each is built by itself, so their number is time."""
+MAX_PARTS = 1024  # quantizers in one: each is built by itself, so their number is time
 
 LARGEST_OPTION = {"num_quantizers": MAX_PARTS, "groups": MAX_PARTS, "codebook_dim": 2**16, "width": 2**16}
 """Options that say how much is built; checked before anything is."""

@@ -20,17 +20,10 @@ from driftvq.names import check_name, install_command
 from driftvq.quantizers import FSQ, Quantizer
 from driftvq.quantizers.transformed_vq import TransformedCodes
 
-OPSET = 18
-"""The version of the ONNX operators: old enough for the runtimes in use, and fixed so that a file does not change."""
-
-TRACED_BATCH, TRACED_GRID = 2, (5, 6)
-"""The example that is traced. No two numbers are equal, so that none is taken for another."""
-
-IMAGE_TOLERANCE = 1e-4
-"""Largest difference of a pixel in [-1, 1]: an eightieth of a grey level."""
-
-TIE_NOISE, TIE_DRAWS = 1e-4, 16
-"""An index may differ only where noise of this share of the latents' size changes torch's own choice."""
+OPSET = 18  # of the ONNX operators: old enough for the runtimes in use, and fixed so that a file does not change
+TRACED_BATCH, TRACED_GRID = 2, (5, 6)  # the example; no two numbers are equal, so that none is taken for another
+IMAGE_TOLERANCE = 1e-4  # largest difference of a pixel in [-1, 1]: an eightieth of a grey level
+TIE_NOISE, TIE_DRAWS = 1e-4, 16  # an index may differ only where noise of this share of the latents changes torch's
 
 CHECKS = ((1, (3, 4)), (TRACED_BATCH + 1, (TRACED_GRID[0] + 2, TRACED_GRID[1] + 5)))
 """Batches and grids of the check, other than what was traced."""

@@ -7,8 +7,7 @@ from typing import Any, Self
 
 from driftvq.names import check_name, positive_int, shortened
 
-NO_QUANTIZER = "none"
-"""The name of no quantizer: a plain autoencoder."""
+NO_QUANTIZER = "none"  # the name of no quantizer: a plain autoencoder
 
 RESERVED = {"dim": "code_dim", "codebook_size": "codebook_size", "channel_first": None}
 """Arguments of a quantizer that the config sets by a field of its own, or that a model fixes."""

@@ -25,18 +25,12 @@ from driftvq.models.vqvae import VQVAE
 
 NETWORK_BYTES = {"small": 160, "paper": 560, "taming": 2250, "taming_f4": 2400}
 """The most that a pixel takes inside each network, encoder or decoder, in float32; a test measures it."""
-LATENT_COPIES = 5
-"""Of the latents, while a quantizer works on them; once more for each index of a position."""
-HELD_BYTES = READ_BYTES
-"""Of an image beside the model: while it is read, afterwards less."""
-WORKER_BYTES = READ_BYTES + 16
-"""One image that a worker reads, and two that wait."""
-METRIC_BYTES, LPIPS_VGG_BYTES = 160, 1900
-"""The most that a metric takes for a pixel of a pair; they are measured one after the other."""
-TILE_PIXELS = 2**20
-"""Of a tile with its margin; larger ones would not be faster."""
-PROBED = 32
-"""Positions a side of the probe that finds how far a network looks; one that looks half as far is never tiled."""
+LATENT_COPIES = 5  # of the latents, while a quantizer works on them; once more for each index of a position
+HELD_BYTES = READ_BYTES  # of an image beside the model: while it is read, afterwards less
+WORKER_BYTES = READ_BYTES + 16  # one image that a worker reads, and two that wait
+METRIC_BYTES, LPIPS_VGG_BYTES = 160, 1900  # at most, for a pixel of a pair; metrics take turns
+TILE_PIXELS = 2**20  # of a tile with its margin; larger ones would not be faster
+PROBED = 32  # positions a side of the probe that finds how far a network looks; half as far is never tiled
 
 
 class Loaded(NamedTuple):

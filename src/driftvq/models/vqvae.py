@@ -16,8 +16,7 @@ from driftvq.names import check_name
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.quantizer import Quantizer
 
-RANGE_SLACK = 1e-3
-"""How far images may leave [-1, 1]: the rounding of a conversion, not a wrong range."""
+RANGE_SLACK = 1e-3  # how far images may leave [-1, 1]: the rounding of a conversion, not a wrong range
 
 
 def check_images(images: Tensor, least: int) -> None:

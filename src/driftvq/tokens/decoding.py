@@ -17,11 +17,8 @@ from driftvq.tokens.encoding import Progress, token_model, unheard
 from driftvq.tokens.format import partial_folder, taken
 from driftvq.tokens.reader import Tokens, check_range, open_tokens
 
-MAX_BYTES = 200
-"""A file name may have 255 bytes nearly everywhere; some are kept for a temporary name beside it."""
-
-MAX_FOLDER_BYTES = 600
-"""Of all folders of a name together; a whole path may have some 1,000 bytes nearly everywhere."""
+MAX_BYTES = 200  # a file name may have 255 bytes nearly everywhere; some are kept for a temporary name beside it
+MAX_FOLDER_BYTES = 600  # of all folders of a name together; a whole path may have some 1,000 bytes nearly everywhere
 
 
 def safe_parts(name: str) -> list[str]:

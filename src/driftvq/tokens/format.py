@@ -22,13 +22,9 @@ FILES = (
     "skipped.txt",
 )
 INDEX, TOKENS, SHAPES, OFFSETS, SIZES, BATCHES, NAMES, SKIPPED = FILES
-
-WORK = "encoding"
-"""For those whom the lock of a partial folder keeps out."""
-
+WORK = "encoding"  # for those whom the lock of a partial folder keeps out
 FORMAT, FORMAT_VERSION = "driftvq-tokens", 1
-LONGEST_LINE = 1 << 24
-"""Bytes of a name and its reason; a tar member's name has at most a sixteenth of it."""
+LONGEST_LINE = 1 << 24  # bytes of a name and its reason; a tar member's name has at most a sixteenth of it
 MAX_INDEX_BYTES, MAX_COUNT, MAX_SIDE = 2**20, 2**62, 2**31 - 1
 DTYPES = ("uint8", "uint16", "uint32")
 

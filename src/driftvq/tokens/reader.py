@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from driftvq.names import shortened_text
 from driftvq.tokens.format import BATCHES, NAMES, OFFSETS, SHAPES, SIZES, TOKENS, TokenIndex, read_index, read_names
 
-BLOCK_ROWS = 4096
-"""Rows that are worked on at once where an array may be too large for memory."""
-
+BLOCK_ROWS = 4096  # rows that are worked on at once where an array may be too large for memory
 Array = NDArray[Any]
 
 

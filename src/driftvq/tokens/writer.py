@@ -18,9 +18,7 @@ from driftvq.tokens import format as layout
 from driftvq.tokens.format import TokenIndex, TokenModel
 from driftvq.tokens.reader import BLOCK_ROWS, Array, check_range
 
-HEADER_BYTES = 256
-"""Room kept for the header, so that it can be rewritten when the number of rows is known."""
-
+HEADER_BYTES = 256  # room kept for the header, so that it can be rewritten when the number of rows is known
 COMMIT_SECONDS = 5.0
 
 

@@ -17,9 +17,7 @@ from driftvq.names import check_name
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
 DEMOS = ("translation", "expansion", "shrinking", "split")
-
 POINTS = 1500
 CODES = 16
 BATCH_SIZE = 100

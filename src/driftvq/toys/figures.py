@@ -17,7 +17,6 @@ from driftvq.toys.rules import winners
 from driftvq.toys.trajectories import Trajectory, kmeans_optimum, run_demos
 
 Array = NDArray[np.float64]
-
 TARGET, BASE, CLOUD, BATCH, CODE = "#c9b3e6", "#3a9d4f", "#a9cbee", "#1f5fbf", "#d40000"
 LABELS = {
     "vanilla": ("vanilla VQ (EMA)", "#d40000"),
@@ -28,14 +27,12 @@ LABELS = {
 }
 """Names and colours; a method of the library and the paper's form of it, whose line is dashed, have one colour."""
 OTHER_LINES = ("#e08a00", "#7a4fb5", "#555555")
-LINEAR_STEPS = 50
-"""Curves are linear in time while the cloud drifts, logarithmic after."""
+LINEAR_STEPS = 50  # curves are linear in time while the cloud drifts, logarithmic after
 SHOWN_STEPS = (0, 20, 40, 100, 400)
 GIF_STEPS = (*range(0, 10), 12, 15, 19, 24, 30, 37, 50, 100, 450)
 GIF_DPI = 64
 GIF_COLOURS = 32
-TITLE = 11
-"""Points: an animation is shown small."""
+TITLE = 11  # points: an animation is shown small
 FRAME_MS, LAST_FRAME_MS = 160, 1500
 
 

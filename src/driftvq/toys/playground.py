@@ -19,16 +19,12 @@ from driftvq.toys import clouds, rules
 SIMULATION = ("random.js", "clouds.js", "rules.js", "simulation.js")
 """The mathematics, which needs no page, in the order in which it is loaded."""
 
-PAGE = ("drawing.js", "sentence.js", "address.js", "player.js")
-"""What shows it."""
-
+PAGE = ("drawing.js", "sentence.js", "address.js", "player.js")  # what shows it
 HIDDEN = 64
 STEPS = 450
 FIRST_SEED = 1
 RECORDINGS = "recordings.json"
-
-LINEAR_STEPS, LATER = 60, 40
-"""The timeline shows every batch while the cloud drifts, and so many moments after that, at equal ratios."""
+LINEAR_STEPS, LATER = 60, 40  # the timeline shows every batch while it drifts, then so many at equal ratios
 
 
 def constants() -> dict[str, Any]:

@@ -19,7 +19,6 @@ from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.ns_vq_paper import SpreadingCodes
 
 Array = NDArray[np.float64]
-
 ALPHA = 0.3
 FIRST_TAU = 4.0
 FIRST_LR = 0.5
@@ -202,14 +201,12 @@ def library_learner(name: str, codebook: Array) -> QuantizerLearner:
     return learner
 
 
-PAPER_METHODS = ("vanilla", "ns_vq_toy", "trans_vq_toy")
-"""The three methods of the paper's figures."""
+PAPER_METHODS = ("vanilla", "ns_vq_toy", "trans_vq_toy")  # the three methods of the paper's figures
 
 SHOWN_METHODS = ("vanilla", "ns_vq", "ns_vq_toy", "trans_vq", "trans_vq_toy")
 """What is shown by default: vanilla VQ, and each cure as the library has it beside the paper's rule."""
 
-STACKABLE = ("vanilla", "ns_vq_toy")
-"""Methods whose learner takes any number of runs at once."""
+STACKABLE = ("vanilla", "ns_vq_toy")  # methods whose learner takes any number of runs at once
 
 METHODS: dict[str, MakeLearner] = {
     "vanilla": EMALearner,

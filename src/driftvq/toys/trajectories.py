@@ -18,9 +18,7 @@ from driftvq.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Cloud,
 from driftvq.toys.rules import METHODS, SHOWN_METHODS, Learner, make_learners, squared_distances
 
 Array = NDArray[np.float64]
-
-DRIFT_LEFT = (0.6, 0.25, 0.02)
-"""Between the first and the last, the snapshots show the cloud when this share of its way is left."""
+DRIFT_LEFT = (0.6, 0.25, 0.02)  # the inner snapshots show the cloud when this share of its way is left
 
 
 class Snapshot(NamedTuple):
