@@ -57,15 +57,13 @@ class EmbeddedSource:
 
     def name(self, index: int) -> str:
         """Photograph, split, scale and position, such as ``coffee_val_s2_x0000_y0064.png``."""
-        tile = self.tiles[index]
-        stem = self.photographs[tile.photograph].stem
-        return f"{stem}_{tile.split}_s{tile.scale}_x{tile.left:04d}_y{tile.top:04d}.png"
+        number, split, scale, left, top, _ = self.tiles[index]
+        return f"{self.photographs[number].stem}_{split}_s{scale}_x{left:04d}_y{top:04d}.png"
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
         """One tile ``(side, side, 3)``."""
-        tile = self.tiles[index]
-        region = _shrunk_region(self.photographs[tile.photograph], tile.split, tile.scale)
-        return region[tile.top : tile.top + tile.side, tile.left : tile.left + tile.side].copy()
+        number, split, scale, left, top, side = self.tiles[index]
+        return _shrunk_region(self.photographs[number], split, scale)[top : top + side, left : left + side].copy()
 
 
 def find_photographs() -> list[Path]:
@@ -73,9 +71,8 @@ def find_photographs() -> list[Path]:
     found = []
     for place, names in PHOTOGRAPHS.items():
         package, _, folder = place.partition("/")
-        spec = find_spec(package)
-        roots = (spec.submodule_search_locations or []) if spec else []
-        paths = [Path(root, folder, name) for root in roots for name in names.split()]
+        roots = getattr(find_spec(package), "submodule_search_locations", None) or []
+        paths = (Path(root, folder, name) for root in roots for name in names.split())
         found += [path for path in paths if path.is_file()]
     if not found:
         raise ValueError(
@@ -121,5 +118,4 @@ def _shrunk_region(path: Path, split: str, scale: int) -> Pixels:
     if scale == 1:
         return region
     squares = region.reshape(height, scale, width, scale, 3)
-    shrunk: Pixels = (squares.mean(axis=(1, 3)) + 0.5).astype(np.uint8)
-    return shrunk
+    return np.asarray(squares.mean(axis=(1, 3)) + 0.5, dtype=np.uint8)

@@ -1,6 +1,7 @@
 """One image: from a file to uint8 RGB, to a square of the wanted size, and back into a file."""
 
 import os
+from contextlib import suppress
 from functools import cache
 from io import BytesIO
 from types import ModuleType
@@ -19,11 +20,8 @@ from driftvq.names import check_name, needed, reason_of
 Pixels = NDArray[np.uint8]
 Problems = list[tuple[str, str]]  # name and reason of what cannot be read
 
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".tif", ".tiff"}
-    | {".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2", ".j2k"}
-)
-"""File names that count as images."""
+_ENDINGS = "jpg jpeg jpe jfif png webp bmp dib gif tif tiff ppm pgm pbm pnm avif jp2 j2k"
+SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS.split())  # of file names that count as images
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000")
 """What Pillow may try; its other readers include one that starts an external program (EPS)."""
@@ -61,17 +59,12 @@ def to_uint8(images: Tensor) -> Tensor:
 
 
 def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = None) -> Pixels:
-    """Decode an image file, or its bytes, to uint8 RGB ``(h, w, 3)``.
+    """Decode an image file, or its bytes, to uint8 RGB ``(h, w, 3)``; a BadImageError says why it cannot be.
 
     EXIF orientation is applied, transparency laid over white, 16 bits scaled to 8, CMYK converted, and of an
-    animation the first frame taken. Colour profiles are not applied.
-
-    With ``min_side``, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size as long as both sides stay at least this long:
-    several times faster when the image is shrunk afterwards anyway, at slightly other pixel values.
-
-    Raises:
-        BadImageError: the file is missing, empty, truncated, larger than 178 million pixels or than the free memory
-            allows, or no image.
+    animation the first frame taken. Colour profiles are not applied. With ``min_side``, a JPEG is decoded at 1/2, 1/4
+    or 1/8 of its size as long as both sides stay at least this long: several times faster when the image is shrunk
+    afterwards anyway, at slightly other pixel values.
     """
     where = None if isinstance(source, bytes) else os.fspath(source)
     pillow = pillow_image()
@@ -139,7 +132,9 @@ def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
     image.load()
     if drafted is not None and image.size != (sides := (int(drafted[1][2]), int(drafted[1][3]))):
         image = image.crop((0, 0, *sides))  # where the factor does not divide a side, it ends in a made-up pixel
-    orientation = _orientation(image)
+    orientation = 1
+    with suppress(Exception):  # damaged metadata, which says nothing about the pixels
+        orientation = int(image.getexif().get(_ORIENTATION_TAG, 1))
     if 2 <= orientation <= 8:
         image = image.transpose(getattr(pillow.Transpose, _TURNS[orientation - 2]))
     if image.mode == "I" or image.mode.startswith("I;16"):
@@ -159,13 +154,6 @@ def _check_memory(width: int, height: int) -> None:
     need, free = width * height * READ_BYTES * (1 if worker is None else worker.num_workers), 0
     if width * height > SMALL_IMAGE and need > USABLE * (free := available_memory()):
         raise BadImageError(f"{width} x {height} pixels need {need >> 20:,} MB to be read, {free >> 20:,} MB are free")
-
-
-def _orientation(image: Any) -> int:
-    try:
-        return int(image.getexif().get(_ORIENTATION_TAG, 1))
-    except Exception:  # damaged metadata, which says nothing about the pixels
-        return 1
 
 
 def _from_16_bits(gray: NDArray[Any]) -> Pixels:
@@ -188,22 +176,16 @@ def fit_image(
     need ``rng``, which always gives two numbers, whatever the image's shape.
     """
     check_name("crop", crop, CROPS)
-    place, mirror = None, False
-    if crop == "random" or flip:
-        if rng is None:
-            raise ValueError("crop='random' and flip need rng, a numpy.random.Generator; received None")
-        draws = rng.random(2)
-        place = float(draws[0]) if crop == "random" else None
-        mirror = flip and bool(draws[1] < 0.5)
-    square = _cut_square(image, size, place)
-    return np.ascontiguousarray(square[:, ::-1]) if mirror else square
+    drawn = crop == "random" or flip
+    if drawn and rng is None:
+        raise ValueError("crop='random' and flip need rng, a numpy.random.Generator; received None")
+    place, side = rng.random(2) if drawn and rng is not None else (0.0, 1.0)
+    square = _cut_square(image, size, float(place) if crop == "random" else None)
+    return np.ascontiguousarray(square[:, ::-1]) if flip and side < 0.5 else square
 
 
 def _cut_square(image: Pixels, size: int, place: float | None) -> Pixels:
-    """The square at ``place`` (0 to below 1; None is the centre) of the longer side.
-
-    Only the square's own part is scaled, so that a long thin strip stays cheap.
-    """
+    """The square at ``place`` (0 to below 1; None is the centre) of the longer side; the rest is not even scaled."""
     height, width = image.shape[:2]
     short, long = min(height, width), max(height, width)
     scaled_long = max(size, round(long * size / short))
