@@ -11,7 +11,7 @@ from driftvq.data.shards import COMPRESSED, ShardSource, find_shards, open_patte
 from driftvq.names import check_name, needed, reason_of
 
 
-class HuggingFaceSource:
+class HuggingFaceSource(folders.NamedRows):
     """The image column of a table; the images are decoded here, like those of every other source."""
 
     def __init__(self, table: Any, column: str, label: str, split: str, val_share: float, seed: int) -> None:
@@ -19,9 +19,6 @@ class HuggingFaceSource:
         self._table, self._column, self._label = table, column, label
         numbers = (b"%d" % row for row in range(len(table)))
         self._rows = folders.split_rows(numbers, split, val_share, seed, f"the dataset {label}")
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def name(self, index: int) -> str:
         """Split and row, such as ``train-00000012``."""

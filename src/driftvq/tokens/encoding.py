@@ -50,7 +50,7 @@ def encode_images(
     settings: dict[str, Any] | None = None,
     overwrite: bool = False,
     strict: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = unheard,
 ) -> Tokens:
     """Write the tokens of images; memory does not grow with their number.
 
@@ -62,7 +62,7 @@ def encode_images(
         progress: told how many images were dealt with since the last call; first, before any work, how many earlier.
     """
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite) as writer:
-        _encode(model, batches, writer, strict, find_room(model), progress or unheard, frozenset())
+        _encode(model, batches, writer, strict, find_room(model), progress)
         return open_tokens(writer.finish())
 
 
@@ -79,7 +79,7 @@ def encode_source(
     overwrite: bool = False,
     resume: bool = False,
     room: Room | None = None,
-    progress: Progress | None = None,
+    progress: Progress = unheard,
 ) -> Tokens:
     """Write the tokens of all images of a source; can be interrupted and resumed.
 
@@ -87,8 +87,7 @@ def encode_source(
         model, out, settings, overwrite, strict, progress: see :func:`encode_images`.
         source: see :func:`driftvq.data.open_source`.
         size: side of the centre square that each image is fitted to; None keeps the images' own sizes.
-        batch_size: images of equal size per call of the model.
-        workers: processes that read ahead.
+        batch_size, workers: images of equal size per call of the model; processes that read ahead.
         resume: go on with an interrupted run, which must have had the same model, settings, size and batch size; one
             that is complete is left as it is.
         room: see :func:`driftvq.models.running.find_room`; larger images are skipped.
@@ -106,35 +105,26 @@ def encode_source(
                 limits: dict[str, Any] = {"strict": strict, "max_pixels": room.image, "batch_pixels": room.at_once}
                 limits |= {"batch_size": batch_size, "workers": workers}
                 with eval_batches(source, size=size, start=start, **limits) as batches:
-                    told = progress or unheard
-                    told(start)
-                    _encode(model, batches, writer, strict, room, told, known)
+                    progress(start)
+                    told = (
+                        batch._replace(skipped=[x for x in batch.skipped if x[0] not in known]) for batch in batches
+                    )
+                    _encode(model, told, writer, strict, room, progress)
         return open_tokens(writer.finish())
 
 
 def _encode(
-    model: VQVAE,
-    batches: Iterable[ImageBatch],
-    writer: TokenWriter,
-    strict: bool,
-    room: Room,
-    progress: Progress,
-    known: frozenset[str],
+    model: VQVAE, batches: Iterable[ImageBatch], writer: TokenWriter, strict: bool, room: Room, progress: Progress
 ) -> None:
-    """Encode and write; ``known`` are names that were skipped, and listed, before an interruption."""
     with repeatable():
         for images, names, skipped in batches:
-            height, width = images.shape[2:]
-            skipped = [(name, reason) for name, reason in skipped if name not in known]
-            done = len(names) + len(skipped)
-            reason = too_small(images, model)
-            if reason is not None:
-                if strict:
-                    raise BadImageError(f"cannot encode {names[0]}: {reason}")
-                skipped += [(name, reason) for name in names if name not in known]
-                writer.write(np.empty(0), [], (height, width), skipped)
+            size, done = (images.shape[2], images.shape[3]), len(names) + len(skipped)
+            if (reason := too_small(images, model)) is None:
+                writer.write(encode_pixels(model, images, room).cpu().numpy(), names, size, skipped)
+            elif strict:
+                raise BadImageError(f"cannot encode {names[0]}: {reason}")
             else:
-                writer.write(encode_pixels(model, images, room).cpu().numpy(), names, (height, width), skipped)
+                writer.write(np.empty(0), [], size, [*skipped, *((name, reason) for name in names)])
             progress(done)
 
 

@@ -11,17 +11,8 @@ from typing import Any
 from driftvq.files import LOCK_FILE, locked, open_regular, read_object, write_text
 from driftvq.names import shortened, shortened_text
 
-FILES = (
-    "index.json",
-    "tokens.npy",
-    "shapes.npy",
-    "offsets.npy",
-    "sizes.npy",
-    "batches.npy",
-    "names.jsonl",
-    "skipped.txt",
-)
-INDEX, TOKENS, SHAPES, OFFSETS, SIZES, BATCHES, NAMES, SKIPPED = FILES
+ARRAYS = TOKENS, SHAPES, OFFSETS, SIZES, BATCHES = "tokens.npy", "shapes.npy", "offsets.npy", "sizes.npy", "batches.npy"
+TEXTS = INDEX, NAMES, SKIPPED = "index.json", "names.jsonl", "skipped.txt"
 WORK = "encoding"  # for those whom the lock of a partial folder keeps out
 FORMAT, FORMAT_VERSION = "driftvq-tokens", 1
 LONGEST_LINE = 1 << 24  # bytes of a name and its reason; a tar member's name has at most a sixteenth of it
@@ -84,12 +75,9 @@ def read_index(folder: Path) -> TokenIndex:
     values = read_object(path, MAX_INDEX_BYTES)
     if values.get("format") != FORMAT:
         raise ValueError(f"{path} is not the index of a token folder: its format must be {FORMAT!r}")
-    version = values.get("version")
+    version, ours = values.get("version"), f"this driftvq reads up to {FORMAT_VERSION}: update it"
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
-        raise ValueError(
-            f"{folder} has tokens of format version {shortened(version)}; "
-            f"this driftvq reads up to {FORMAT_VERSION}: update it"
-        )
+        raise ValueError(f"{folder} has tokens of format version {shortened(version)}; {ours}")
     try:
         return _parse(values)
     except (KeyError, TypeError, ValueError) as error:
@@ -113,18 +101,16 @@ def read_names(path: Path) -> Iterator[str]:
 
 def check_same(folder: Path, found: TokenIndex, now: TokenIndex) -> None:
     """Refuse to go on with what another model, or other settings, began."""
+    changed = ""
     if found.model != now.model:
-        raise ValueError(
-            f"{folder} was begun with model {found.model.model_hash}, this is {now.model.model_hash}; "
-            "--overwrite starts again"
-        )
-    changed = [
-        f"{name} was {found.settings.get(name)!r}, is {now.settings.get(name)!r}"
-        for name in sorted(found.settings.keys() | now.settings.keys())
-        if found.settings.get(name) != now.settings.get(name)
-    ]
+        changed = f"model {found.model.model_hash}, this is {now.model.model_hash}"
+    elif names := [
+        name for name in now.settings | found.settings if found.settings.get(name) != now.settings.get(name)
+    ]:
+        both = (f"{name} was {found.settings.get(name)!r}, is {now.settings.get(name)!r}" for name in sorted(names))
+        changed = f"other settings: {'; '.join(both)}"
     if changed:
-        raise ValueError(f"{folder} was begun with other settings: {'; '.join(changed)}; --overwrite starts again")
+        raise ValueError(f"{folder} was begun with {changed}; --overwrite starts again")
 
 
 def _parse(values: Mapping[str, Any]) -> TokenIndex:
@@ -177,9 +163,8 @@ def check_output(out: Path, *, overwrite: bool = False, resume: bool = False, he
     if resume and not (partial / INDEX).is_file():
         raise ValueError(f"nothing to resume: there are no interrupted tokens in {partial}")
     if not resume and not overwrite and (partial / INDEX).is_file() and (done := read_index(partial).n):
-        raise ValueError(
-            f"{partial} holds {done} images of an interrupted run: --resume continues it, --overwrite drops it"
-        )
+        ways = "--resume continues it, --overwrite drops it"
+        raise ValueError(f"{partial} holds {done} images of an interrupted run: {ways}")
 
 
 def replace_folder(folder: Path, out: Path) -> None:
@@ -210,5 +195,5 @@ def taken(path: Path) -> bool:
 
 def _holds_only_tokens(folder: Path) -> bool:
     """Whether everything in a folder is a file that this module writes, so that it may be replaced."""
-    ours = (*FILES, LOCK_FILE)
+    ours = (*ARRAYS, *TEXTS, LOCK_FILE)
     return folder.is_dir() and all(path.name in ours or path.name.startswith(f".{INDEX}.") for path in folder.iterdir())

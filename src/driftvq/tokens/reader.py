@@ -1,6 +1,7 @@
 """Reads a token folder: memory-mapped, with numpy alone."""
 
 from collections.abc import Iterator
+from itertools import accumulate, pairwise, starmap
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,9 @@ class Tokens:
         if not -len(self) <= number < len(self):
             raise IndexError(f"image {number} of {len(self)}")
         number %= len(self)
-        if self._offsets is None:
-            row: Array = self.array[number]
-            return row
-        flat: Array = self.array[int(self._offsets[number]) : int(self._offsets[number + 1])]
-        return flat.reshape(self.shapes[number])
+        part = number if self._offsets is None else slice(*map(int, self._offsets[number : number + 2]))
+        row: Array = self.array[part]
+        return row.reshape(self.shapes[number])
 
     def __iter__(self) -> Iterator[Array]:
         return (self[number] for number in range(len(self)))
@@ -70,16 +69,12 @@ class Tokens:
                 break
             yield name
         if count != len(self):
-            raise ValueError(
-                f"{self.folder / NAMES} must have {len(self)} names, got {count if count < len(self) else 'more'}"
-            )
+            got = count if count < len(self) else "more"
+            raise ValueError(f"{self.folder / NAMES} must have {len(self)} names, got {got}")
 
     def batches(self) -> Iterator[range]:
         """Numbers of the images that the model encoded together."""
-        start = 0
-        for size in self.batch_sizes:
-            yield range(start, start + int(size))
-            start += int(size)
+        return starmap(range, pairwise(accumulate(map(int, self.batch_sizes), initial=0)))
 
     def _check(self, last: tuple[int, ...]) -> None:
         """The arrays must agree with each other; looked at in blocks, since there may be millions of images."""
