@@ -75,10 +75,8 @@ def find_photographs() -> list[Path]:
         paths = (Path(root, folder, name) for root in roots for name in names.split())
         found += [path for path in paths if path.is_file()]
     if not found:
-        raise ValueError(
-            "without data given, photographs of scikit-image and scikit-learn are used, and neither is installed: "
-            f"{install_command('tokenizer')}"
-        )
+        what = "without data given, photographs of scikit-image and scikit-learn are used, and neither is installed"
+        raise ValueError(f"{what}: {install_command('tokenizer')}")
     return found
 
 

@@ -64,10 +64,8 @@ def split_rows(names: Iterable[bytes], split: str, val_share: float, seed: int, 
         held_out &= shares != shares.max()
     rows = np.flatnonzero(held_out if split == "val" else ~held_out).astype(np.uint32)
     if not len(rows):
-        raise ValueError(
-            f"{where} has {len(shares):,} image{'s' * (len(shares) != 1)}, too few to hold one out; "
-            "name images to validate on with --val-data"
-        )
+        few = f"{len(shares):,} image{'s' * (len(shares) != 1)}, too few to hold one out"
+        raise ValueError(f"{where} has {few}; name images to validate on with --val-data")
     return rows
 
 

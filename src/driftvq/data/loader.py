@@ -114,10 +114,8 @@ def _start_worker(reader: int, _: int) -> None:
 
 
 def _end_after(reader: int) -> None:
-    """End this process when the one that reads its batches is gone, even if it was killed.
-
-    Nothing else would: a worker waits to hand over a batch through a pipe that it, or another worker, holds open.
-    """
+    """End this process when the one that reads its batches is gone, even if it was killed."""
+    # Nothing else would: a worker waits to hand over a batch through a pipe that it, or another worker, holds open.
     served = os.getppid() != reader  # its parent is a fork server, which lives as long as its children
     with suppress(ProcessLookupError):
         while served or os.getppid() == reader:

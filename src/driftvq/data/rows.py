@@ -63,15 +63,12 @@ REDUCING_GAP = 2  # large JPEGs are decoded at a reduced size, at least so many 
 
 
 class Part(NamedTuple):
-    """What a worker hands over; plain arrays, since tensors would need shared memory, which containers lack.
-
-    ``error`` ends the iteration; as a text, because an exception from another process arrives as a page of traceback.
-    """
+    """What a worker hands over; plain arrays, since tensors would need shared memory, which containers lack."""
 
     images: list[Pixels]
     names: list[str]
     skipped: Problems
-    error: str | None = None
+    error: str | None = None  # ends the iteration; an exception would arrive here as a page of traceback
 
 
 @dataclass(eq=False)

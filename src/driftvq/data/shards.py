@@ -33,10 +33,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 class ShardSource(NamedRows):
-    """The images of uncompressed tar shards: of each sample (members that differ after the first dot) the image.
-
-    Samples are held out one by one, by a hash of their names.
-    """
+    """The images of uncompressed tar shards: of each sample (members that differ after the first dot) the image."""
 
     def __init__(self, shards: list[Path], split: str, val_share: float, seed: int) -> None:
         self.shards = shards

@@ -139,7 +139,15 @@ def open_source(
     if not path.exists():
         nearest = next(parent for parent in path.absolute().parents if parent.exists())
         raise ValueError(f"no such file or folder: {text}; the nearest folder that exists is {nearest}")
-    return _open_file(path, split, val_share, seed)
+    if path.suffix.lower() in LISTS:
+        return folders.open_list(path, split, val_share, seed)
+    if path.suffix.lower() == ".tar":
+        return ShardSource([path], split, val_share, seed)
+    if path.name.lower().endswith(COMPRESSED):
+        raise ValueError(f"{path} is compressed, so that no image in it can be found by its offset; unpack it to .tar")
+    if is_image_name(path.name):
+        return folders.FileSource(path.parent, folders.PackedNames([os.fsencode(path.name)]), split, val_share, seed)
+    raise ValueError(f"cannot tell what {path} holds; allowed: {KINDS}")
 
 
 def absolute(text: str | None) -> str | None:
@@ -154,16 +162,3 @@ def same_data(one: str, other: str) -> bool:
     if one.startswith("hf:") or other.startswith("hf:"):
         return one == other
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
-
-
-def _open_file(path: Path, split: str, val_share: float, seed: int) -> ImageSource:
-    suffix = path.suffix.lower()
-    if suffix in LISTS:
-        return folders.open_list(path, split, val_share, seed)
-    if suffix == ".tar":
-        return ShardSource([path], split, val_share, seed)
-    if path.name.lower().endswith(COMPRESSED):
-        raise ValueError(f"{path} is compressed, so that no image in it can be found by its offset; unpack it to .tar")
-    if is_image_name(path.name):
-        return folders.FileSource(path.parent, folders.PackedNames([os.fsencode(path.name)]), split, val_share, seed)
-    raise ValueError(f"cannot tell what {path} holds; allowed: {KINDS}")

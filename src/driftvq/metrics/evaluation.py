@@ -187,14 +187,10 @@ class CodeGauge(Gauge):
 class Evaluation:
     """What was measured."""
 
-    values: dict[str, float]
-    """Metric → value, in the order of :data:`METRICS`."""
-    n: int
-    """Number of pairs."""
-    notes: dict[str, str] = field(default_factory=dict)
-    """What a reader must know to compare: image sizes, value range, resize."""
-    missing: dict[str, str] = field(default_factory=dict)
-    """Metrics that were asked for and not measured, with the reason."""
+    values: dict[str, float]  # metric → value, in the order of METRICS
+    n: int  # pairs
+    notes: dict[str, str] = field(default_factory=dict)  # what a reader must know to compare, such as sizes and resize
+    missing: dict[str, str] = field(default_factory=dict)  # metrics that were asked for and not measured; the reason
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, which has no infinity: an infinite value is None."""
@@ -233,13 +229,12 @@ def evaluate(
 
     Args:
         pairs: batches of originals and reconstructions, uint8 RGB ``b 3 h w``, and the indices between them or None.
-        codebook_size: number of codes; None for a model without a codebook.
+        codebook_size: None for a model without a codebook.
         metrics: names from :data:`METRICS` (default: :data:`DEFAULT_METRICS`).
         weights: folder to look for the metrics' weights first.
-        cache: folder for the features of the originals, found again by content (default: the user's cache); None keeps
-            nothing.
+        cache: folder for the features of the originals, found again by content (default: the user's); None: no cache.
         device: where the networks of the metrics run.
-        progress: told the number of images after each batch.
+        progress: told the number of images of each batch.
     """
     chosen = [check_name("metric", name, METRICS) for name in (DEFAULT_METRICS if metrics is None else metrics)]
     folder = cache_folder() / "features" if cache is DEFAULT_CACHE else cache
@@ -274,9 +269,8 @@ def _make_gauges(
             return MeanGauge(name, LPIPS(name.removeprefix("lpips_"), (0, 255), weights).to(device))
         return MeanGauge(name, partial(getattr(similarity, name), data_range=255))
 
-    features = tuple(
-        name for name in metric_table.FEATURE_METRICS if name in chosen or (name == "kid" and "kid_std" in chosen)
-    )
+    wanted = {*chosen, "kid"} if "kid_std" in chosen else set(chosen)
+    features = tuple(name for name in metric_table.FEATURE_METRICS if name in wanted)
     codes = tuple(name for name in metric_table.CODE_METRICS if name in chosen)
     makers: dict[tuple[str, ...], Callable[[], Gauge]] = {}
     if features:

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import zlib
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from driftvq.files import replacing
-from driftvq.names import install_command
+from driftvq.names import needed
 
 SEGMENT_ROWS = 4096  # images per segment, 33 MB of features; what is not written yet is kept in memory
 
@@ -44,8 +43,7 @@ class FeatureCache:
         self._known: dict[bytes, tuple[Path, Any, int]] = {}
         self._unwritten: dict[bytes, np.ndarray[Any, Any]] = {}
         if folder is not None:
-            if find_spec("safetensors") is None:
-                raise ValueError(f"the cache of features needs safetensors: {install_command('tokenizer')}")
+            needed("safetensors", "the cache of features needs safetensors")
             for path in sorted(folder.glob("*.safetensors")):
                 self._open_segment(path)
 
@@ -107,13 +105,9 @@ def _write_segment(folder: Path, rows: dict[bytes, np.ndarray[Any, Any]]) -> Pat
     from safetensors.numpy import save
 
     features = np.stack(list(rows.values())).astype(np.float32)
-    content = save(
-        {
-            "keys": np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 32),
-            "features": features,
-            "checksums": np.array([zlib.crc32(row.tobytes()) for row in features], np.int64),
-        }
-    )
+    keys = np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 32)
+    checksums = np.array([zlib.crc32(row.tobytes()) for row in features], np.int64)
+    content = save({"keys": keys, "features": features, "checksums": checksums})
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{hashlib.sha256(b''.join(sorted(rows))).hexdigest()[:32]}.safetensors"
     with replacing(path) as temporary:

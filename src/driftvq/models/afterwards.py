@@ -21,23 +21,16 @@ LEAST_LATENTS = 2**16  # how many it sees at least, when there are as many
 def quantize_afterwards(
     model: VQVAE, batches: Iterable[Tensor], codebook_size: int, seed: int = 0, *, iterations: int = 50
 ) -> VQVAE:
-    """Give a plain autoencoder a frozen codebook: the k-means of its latents.
+    """Give a plain autoencoder a frozen codebook: the k-means of its latents, after at most so many iterations.
 
-    All batches are read once. Of their latents a uniform random sample of bounded size is kept, so memory does not grow
-    with the number of images.
-
-    Args:
-        model: with quantizer ``"none"``; it is not changed, but copied with a frozen quantizer ``"vq"``.
-        batches: of images in [-1, 1], ``b 3 h w``; they must end.
-        codebook_size: number of codes.
-        seed: of the sample and of k-means.
-        iterations: of k-means, at most.
+    The model, with quantizer ``"none"``, is not changed, but copied with a frozen quantizer ``"vq"``. All batches of
+    images in [-1, 1] are read once. Of their latents a uniform random sample of bounded size is kept, so memory does
+    not grow with the number of images.
     """
     if model.config.quantizer != NO_QUANTIZER:
         raise ValueError(f"quantize_afterwards needs a model with quantizer 'none', got {model.config.quantizer!r}")
-    config = replace(
-        model.config, quantizer="vq", codebook_size=codebook_size, quantizer_options={"freeze_codebook": True}
-    )
+    options = {"freeze_codebook": True}
+    config = replace(model.config, quantizer="vq", codebook_size=codebook_size, quantizer_options=options)
     generator = torch.Generator().manual_seed(seed)
     latents_nd = sample_latents(model, batches, max(LATENTS_PER_CODE * codebook_size, LEAST_LATENTS), generator)
     if len(latents_nd) < codebook_size:
@@ -89,12 +82,8 @@ def settle_(model: VQVAE, batches: Iterable[Tensor], passes: int = 10) -> str:
     >>> settle_(model, images)  # doctest: +SKIP
     >>> optimizer = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)  # doctest: +SKIP
 
-    Returns how it went, in a line.
-
-    Args:
-        model: wrap it in ``DistributedDataParallel`` again afterwards.
-        batches: images in [-1, 1], gone through once per pass; with several processes as many in each.
-        passes: steps of Lloyd's algorithm.
+    The batches, of images in [-1, 1], are gone through once per pass of Lloyd's algorithm; with several processes as
+    many in each, and the model wants to be wrapped in ``DistributedDataParallel`` again. Returns how it went.
     """
     check_repeatable(batches)
     model.rest_encoder_()

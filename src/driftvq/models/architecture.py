@@ -87,30 +87,24 @@ def mirrored_network(code_dim: int, width: int, residual_layers: int, as_printed
 LATENT_WIDTH = 3  # channels between the networks and the 1×1 convolutions around the quantizer, whatever the code_dim
 
 
-def taming_network(code_dim: int) -> Network:
-    """The encoder column as printed (stride 8); the decoder has one more transposed convolution before its last."""
-    first = nn.Conv2d(3, 128, 4, stride=2, padding=1)
-    extra = (nn.ConvTranspose2d(128, 128, 4, stride=2, padding=1), nn.LeakyReLU())
-    return Network(_encoder(code_dim, first), _decoder(code_dim, *extra), downscale=8)
+def taming_network(code_dim: int, downscale: int) -> Network:
+    """Stride 8 has the encoder column as printed, and in the decoder one more transposed convolution before its last.
 
-
-def taming_f4_network(code_dim: int) -> Network:
-    """The decoder column as printed (stride 4); the encoder's first convolution does not halve: k3, s1, p1."""
-    return Network(_encoder(code_dim, nn.Conv2d(3, 128, 3, padding=1)), _decoder(code_dim), downscale=4)
-
-
-def _encoder(code_dim: int, first: nn.Conv2d) -> nn.Sequential:
-    return nn.Sequential(
+    Stride 4 has the decoder column as printed; the encoder's first convolution does not halve: k3, s1, p1.
+    """
+    if downscale == 8:
+        first = nn.Conv2d(3, 128, 4, stride=2, padding=1)
+        extra = [nn.ConvTranspose2d(128, 128, 4, stride=2, padding=1), nn.LeakyReLU()]
+    else:
+        first, extra = nn.Conv2d(3, 128, 3, padding=1), []
+    encoder = nn.Sequential(
         *_stage(first),
         *_stage(nn.Conv2d(128, 256, 4, stride=2, padding=1)),
         *_stage(nn.Conv2d(256, 512, 4, stride=2, padding=1)),
         nn.Conv2d(512, LATENT_WIDTH, 3, padding=1),
         nn.Conv2d(LATENT_WIDTH, code_dim, 1),
     )
-
-
-def _decoder(code_dim: int, *extra: nn.Module) -> nn.Sequential:
-    return nn.Sequential(
+    decoder = nn.Sequential(
         nn.Conv2d(code_dim, LATENT_WIDTH, 1),
         *_stage(nn.Conv2d(LATENT_WIDTH, 512, 3, padding=1)),
         *_stage(nn.ConvTranspose2d(512, 256, 4, stride=2, padding=1)),
@@ -119,6 +113,7 @@ def _decoder(code_dim: int, *extra: nn.Module) -> nn.Sequential:
         nn.Conv2d(128, 3, 3, padding=1),
         nn.Tanh(),
     )
+    return Network(encoder, decoder, downscale)
 
 
 def _stage(layer: nn.Conv2d | nn.ConvTranspose2d) -> tuple[nn.Module, ...]:
@@ -130,8 +125,8 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
     # Tab. 1 cut down, with latents of either sign; and as printed.
     "small": partial(mirrored_network, width=64, residual_layers=2, as_printed=False),
     "paper": partial(mirrored_network, width=256, residual_layers=6, as_printed=True),
-    "taming": taming_network,
-    "taming_f4": taming_f4_network,
+    "taming": partial(taming_network, downscale=8),
+    "taming_f4": partial(taming_network, downscale=4),
 }
 """Each makes an encoder and a decoder for latents of the given number of channels; a new one is one more entry."""
 
@@ -156,10 +151,9 @@ def build_quantizer(config: ModelConfig) -> Quantizer | None:
         return make_quantizer(config.quantizer, **sizes, channel_first=True, **config.quantizer_options)
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"quantizer {config.quantizer!r} cannot be made with code_dim {config.code_dim}, codebook_size "
-            f"{config.codebook_size}, quantizer_options {shortened(config.quantizer_options)}: {reason}"
-        ) from error
+        options = f"codebook_size {config.codebook_size}, quantizer_options {shortened(config.quantizer_options)}"
+        what = f"quantizer {config.quantizer!r} cannot be made with code_dim {config.code_dim}, {options}"
+        raise ValueError(f"{what}: {reason}") from error
 
 
 def option_names(name: str, options: Mapping[str, Any]) -> list[str]:

@@ -26,10 +26,8 @@ def find_model(path_or_hub_id: str | Path, revision: str | None = None) -> Path:
         folder = pretrained.find_folder(Path(__file__).with_name(STARTER))
     if folder is None:
         if not HUB_ID.fullmatch(str(path_or_hub_id)):
-            raise ValueError(
-                f"no such folder: {path_or_hub_id}; a model on the hub is named user/name, "
-                f"the one that comes with driftvq {STARTER}"
-            )
+            names = f"a model on the hub is named user/name, the one that comes with driftvq {STARTER}"
+            raise ValueError(f"no such folder: {path_or_hub_id}; {names}")
         return _download(str(path_or_hub_id), revision)
     if revision is not None:
         raise ValueError(f"revision {revision!r} is for models on the hub, but {path_or_hub_id} is a folder here")
@@ -58,10 +56,7 @@ def push_to_hub(
 
 
 def push_saved(path: str | Path, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
-    """Upload the model of a folder or of a run, with its own card, to which a run's results are added.
-
-    The model is loaded first, so that nothing broken is shared.
-    """
+    """Upload the model of a folder or a run, if it can be loaded, with its card, to which a run's results are added."""
     folder = pretrained.find_folder(path)
     if folder is None:
         raise ValueError(f"no such folder: {path}")
@@ -70,11 +65,8 @@ def push_saved(path: str | Path, repo_id: str, *, private: bool = False, token: 
         staged = Path(name)
         for file in (pretrained.CONFIG, pretrained.WEIGHTS):
             shutil.copyfile(folder / file, staged / file)
-        card = (
-            (folder / pretrained.CARD).read_text(encoding="utf-8")
-            if (folder / pretrained.CARD).is_file()
-            else pretrained.model_card(model)
-        )
+        path_of_card = folder / pretrained.CARD
+        card = path_of_card.read_text(encoding="utf-8") if path_of_card.is_file() else pretrained.model_card(model)
         (staged / pretrained.CARD).write_text(add_results(card, read_results(Path(path))), encoding="utf-8")
         return push_folder(staged, repo_id, private=private, token=token)
 
@@ -89,15 +81,11 @@ def push_folder(folder: Path, repo_id: str, *, private: bool = False, token: str
     with _one_line_errors(hub, f"cannot upload to {repo_id}"):
         address = api.create_repo(repo_id, private=private, exist_ok=True)
         if private and not api.repo_info(repo_id).private:
-            raise ValueError(
-                f"{repo_id} exists and is public; make it private on the hub first, or choose another name"
-            )
-        api.upload_folder(
-            repo_id=repo_id,
-            folder_path=folder,
-            allow_patterns=[pretrained.CONFIG, pretrained.WEIGHTS, pretrained.CARD],
-            commit_message="Upload a driftvq image tokenizer",
-        )
+            ways = "make it private on the hub first, or choose another name"
+            raise ValueError(f"{repo_id} exists and is public; {ways}")
+        files = [pretrained.CONFIG, pretrained.WEIGHTS, pretrained.CARD]
+        message = "Upload a driftvq image tokenizer"
+        api.upload_folder(repo_id=repo_id, folder_path=folder, allow_patterns=files, commit_message=message)
     return str(address)
 
 
@@ -130,10 +118,9 @@ def add_results(card: str, results: Mapping[str, Any]) -> str:
 
 def _download(repo_id: str, revision: str | None) -> Path:
     hub = _hub()
+    files = [pretrained.CONFIG, pretrained.WEIGHTS]
     with _one_line_errors(hub, f"no folder {repo_id} here, and it cannot be downloaded from the hub"):
-        folder = Path(
-            hub.snapshot_download(repo_id, revision=revision, allow_patterns=[pretrained.CONFIG, pretrained.WEIGHTS])
-        )
+        folder = Path(hub.snapshot_download(repo_id, revision=revision, allow_patterns=files))
     if not (folder / pretrained.CONFIG).is_file():
         raise ValueError(f"{repo_id} on the hub is not a driftvq model: it has no {pretrained.CONFIG}")
     return folder

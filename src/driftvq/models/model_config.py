@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from driftvq.names import check_name, positive_int, shortened
@@ -56,9 +56,7 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, a copy that may be changed."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        values["quantizer_options"] = _plain_options(self.quantizer_options)
-        return values
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -58,10 +58,9 @@ class Room(NamedTuple):
 
 
 def load_model(path: str, device: str = "auto", batch_size: int | None = None) -> Loaded:
-    """Load a model (see ``VQVAE.from_pretrained``) for encoding or decoding.
+    """Load a model (see ``VQVAE.from_pretrained``) for encoding or decoding; the batch size is 16 on a GPU.
 
-    Without a ``batch_size`` it is 16 on a GPU. On a CPU it is 1: then what an image becomes cannot depend on its
-    neighbours, at some cost in speed for small images.
+    On a CPU it is 1: then what an image becomes cannot depend on its neighbours, at some cost in speed for small ones.
     """
     chosen = pick_device(device)
     model = VQVAE.from_pretrained(path, map_location=chosen).eval()
@@ -82,12 +81,9 @@ def metric_bytes(metrics: Collection[str]) -> int:
 
 
 def find_room(model: VQVAE, workers: int = 0, more: int = 0, max_pixels: int | None = None) -> Room:
-    """What the free memory has room for.
+    """What the free memory has room for, or ``max_pixels`` of an image, beside ``more`` bytes that its pixels take.
 
-    Args:
-        workers: processes that read ahead; each may have images as large on its way.
-        more: bytes that a pixel of an image takes elsewhere.
-        max_pixels: of an image, if somebody wants another limit than that of the memory.
+    Each of the ``workers``, processes that read ahead, may have images as large on its way.
     """
     device = next(model.parameters()).device
     host = int(USABLE * available_memory())
@@ -205,8 +201,7 @@ def reconstructions(model: VQVAE, batches: Iterable[ImageBatch], room: Room) -> 
             if reason is not None or not len(images):
                 skipped = [*skipped, *((name, reason) for name in names if reason is not None)]
                 yield Rebuilt(images[:0], images[:0], [], None, skipped)
-                continue
-            if model.quantizer is None:
+            elif model.quantizer is None:
                 yield Rebuilt(images, to_uint8(model.reconstruct(to_float(images.to(device)))), names, None, skipped)
             else:
                 indices = encode_pixels(model, images, room)
@@ -221,10 +216,7 @@ def model_pairs(
     skipped: Callable[[str, str], None] = lambda name, reason: None,
     room: Room | None = None,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Batches of originals, reconstructions (both uint8) and indices on a device, as the evaluation takes them.
-
-    ``skipped`` is told the name of each image that was left out and what is wrong with it.
-    """
+    """Originals, reconstructions (both uint8) and indices as the evaluation takes them; ``skipped`` hears the rest."""
     for batch in reconstructions(model, batches, room or find_room(model)):
         for name, reason in batch.skipped:
             skipped(name, reason)

@@ -20,10 +20,7 @@ RANGE_SLACK = 1e-3  # how far images may leave [-1, 1]: the rounding of a conver
 
 
 def check_images(images: Tensor, least: int) -> None:
-    """Refuse what is not a batch of images in [-1, 1], ``b 3 h w``, of at least ``least`` pixels a side.
-
-    A compiled graph cannot branch on values, so the range is not checked there.
-    """
+    """Refuse what is not a batch of images in [-1, 1], ``b 3 h w``, of at least ``least`` pixels a side."""
     if not isinstance(images, Tensor) or not images.is_floating_point():
         got = images.dtype if isinstance(images, Tensor) else type(images).__name__
         hint = "; convert bytes by x / 127.5 - 1" if got == torch.uint8 else ""
@@ -34,7 +31,7 @@ def check_images(images: Tensor, least: int) -> None:
         raise ValueError(f"images must be b 3 h w, got shape {tuple(images.shape)}")
     if min(images.shape[2:]) < least:
         raise ValueError(f"images must be at least {least}×{least} pixels, got {images.shape[2]}×{images.shape[3]}")
-    if torch.compiler.is_compiling() or images.numel() == 0:
+    if torch.compiler.is_compiling() or images.numel() == 0:  # a compiled graph cannot branch on values
         return
     low, high = (float(value) for value in images.detach().aminmax())
     if not (low >= -1 - RANGE_SLACK and high <= 1 + RANGE_SLACK):
@@ -75,10 +72,10 @@ class Times(nn.Module):
 
 
 class VQVAE(nn.Module):
-    """A tokenizer of images in [-1, 1], ``b 3 h w``.
+    """A tokenizer of images in [-1, 1], ``b 3 h w``; in a plain autoencoder, ``quantizer`` is None.
 
-    Sizes that :attr:`downscale` does not divide are padded at the right and the bottom by repeating the edge, and
-    cropped back.
+    One position of the indices stands for ``downscale`` pixels a side. Sizes it does not divide are padded at the
+    right and the bottom by repeating the edge, and cropped back.
 
     >>> model = VQVAE(ModelConfig(codebook_size=256)).eval()
     >>> images = torch.rand(2, 3, 64, 48) * 2 - 1
@@ -87,12 +84,6 @@ class VQVAE(nn.Module):
     torch.Size([2, 16, 12])
     >>> torch.equal(model.decode(indices), model.reconstruct(images))
     True
-
-    Attributes:
-        config: what was built.
-        encoder, decoder: of the network.
-        quantizer: or None, for a plain autoencoder.
-        downscale: pixels a side that one position of the indices stands for.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -119,10 +110,7 @@ class VQVAE(nn.Module):
         return self
 
     def forward(self, images: Tensor, quantize: bool = True) -> VQVAEOutput:
-        """Reconstruct images in [-1, 1], in training or evaluation, with the losses' gradient.
-
-        Without ``quantize`` the latents do not pass the quantizer: this is a plain autoencoder.
-        """
+        """Reconstruct images in [-1, 1], with gradients; without ``quantize`` as if this were a plain autoencoder."""
         check_images(images, self.downscale)
         latents = self._latents(images)
         if self.quantizer is None or not quantize:
@@ -136,10 +124,8 @@ class VQVAE(nn.Module):
         """The int64 indices of images: ``b h w``, or ``b h w q`` for a quantizer with q indices per position."""
         check_images(images, self.downscale)
         if self.quantizer is None:
-            raise ValueError(
-                "a plain autoencoder (quantizer 'none') has no indices; "
-                "driftvq.models.quantize_afterwards gives it a codebook"
-            )
+            cure = "driftvq.models.quantize_afterwards gives it a codebook"
+            raise ValueError(f"a plain autoencoder (quantizer 'none') has no indices; {cure}")
         with self._evaluating():
             indices: Tensor = self.quantizer(self._latents(images)).indices
         return indices
@@ -169,9 +155,8 @@ class VQVAE(nn.Module):
         size = (images.shape[-2], images.shape[-1]) if isinstance(images, Tensor) and images.ndim == 4 else None
         if self.quantizer is not None:
             return self.decode(self.encode(images), size)
-        latents = self.latents(images)
         with self._evaluating():
-            return self._images(latents, size)
+            return self._images(self.latents(images), size)
 
     def save_pretrained(self, folder: str | Path, *, card: Mapping[str, Any] | None = None) -> Path:
         """Save config, weights and a model card; see :func:`driftvq.models.pretrained.save_pretrained`."""
@@ -185,11 +170,8 @@ class VQVAE(nn.Module):
     ) -> "VQVAE":
         """A saved model, in evaluation mode; only safetensors and JSON are read, nothing is executed.
 
-        Args:
-            path_or_hub_id: a saved model's folder, a run's folder, ``user/name`` on the Hugging Face hub, or
-                ``starter``, the small tokenizer that comes with the package.
-            revision: branch, tag or commit on the hub.
-            map_location: device to load to.
+        It is named by its folder or a run's, as ``user/name`` on the Hugging Face hub (where ``revision`` is a branch,
+        tag or commit), or as ``starter``, the small tokenizer that comes with the package.
         """
         from driftvq.models.hub import find_model
         from driftvq.models.pretrained import load_pretrained

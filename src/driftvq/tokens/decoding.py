@@ -95,15 +95,10 @@ def decode_tokens(
 ) -> int:
     """Write the images of tokens as PNG files; the folder appears when it is complete.
 
-    Args:
-        model: that made the tokens; others are refused.
-        tokens: or their folder.
-        out: folder to make; images keep the folders of their names, see :func:`driftvq.tokens.decoding.place_image`.
-        room: see :func:`driftvq.models.running.find_room`; larger images are left out and listed in ``skipped.txt``.
-        progress: told how many images were dealt with since the last call, first 0.
-
-    Returns:
-        How many images could not have their plain name; ``renamed.txt`` lists them as JSON lines of name and file.
+    The model must be the one that made the tokens. Images keep the folders of their names, see
+    :func:`driftvq.tokens.decoding.place_image`; those that the ``room`` (see :func:`driftvq.models.running.find_room`)
+    does not hold are left out and listed in ``skipped.txt``. ``progress`` is told how many images were dealt with since
+    the last call, first 0. Returns how many could not have their plain name; ``renamed.txt`` lists them as JSON lines.
     """
     tokens = tokens if isinstance(tokens, Tokens) else open_tokens(tokens)
     check_model(tokens, model)

@@ -24,10 +24,8 @@ def unheard(count: int) -> None:
 
 
 def find_rest(source: ImageSource, folder: Path) -> tuple[int, frozenset[str]]:
-    """The number of the first image after the last one written, and the names that are known to be unreadable.
-
-    A batch may report unreadable images that come after its own, so what is left begins after the last name written.
-    """
+    """The number of the first image after the last one written, and the names that are known to be unreadable."""
+    # A batch may report unreadable images that come after its own, so the last name written says where to go on.
     skipped = frozenset(read_names(folder / SKIPPED) if (folder / SKIPPED).exists() else ())
     start = 0
     for written in read_names(folder / NAMES):
@@ -52,11 +50,10 @@ def encode_images(
     strict: bool = False,
     progress: Progress = unheard,
 ) -> Tokens:
-    """Write the tokens of images; memory does not grow with their number.
+    """Write the tokens of images, e.g. of :func:`driftvq.data.eval_batches`; memory does not grow with their number.
 
     Args:
-        batches: e.g. of :func:`driftvq.data.eval_batches`; images of one batch have one size.
-        settings: JSON values to keep in its index.
+        settings: JSON values to keep in the index.
         overwrite: replace an existing token folder.
         strict: an image too small for the model is an error; else it is skipped.
         progress: told how many images were dealt with since the last call; first, before any work, how many earlier.
@@ -83,14 +80,9 @@ def encode_source(
 ) -> Tokens:
     """Write the tokens of all images of a source; can be interrupted and resumed.
 
-    Args:
-        model, out, settings, overwrite, strict, progress: see :func:`encode_images`.
-        source: see :func:`driftvq.data.open_source`.
-        size: side of the centre square that each image is fitted to; None keeps the images' own sizes.
-        batch_size, workers: images of equal size per call of the model; processes that read ahead.
-        resume: go on with an interrupted run, which must have had the same model, settings, size and batch size; one
-            that is complete is left as it is.
-        room: see :func:`driftvq.models.running.find_room`; larger images are skipped.
+    Beside what :func:`encode_images` and :func:`driftvq.data.eval_batches` take, ``resume`` goes on with an interrupted
+    run, which must have had the same model, settings, size and batch size; one that is complete is left as it is.
+    Images larger than the ``room`` (see :func:`driftvq.models.running.find_room`) are skipped.
     """
     settings = {**(settings or {}), "size": size, "batch_size": batch_size, "images_found": len(source)}
     if resume and not overwrite and finished(Path(out)):

@@ -13,6 +13,7 @@ from driftvq.names import shortened, shortened_text
 
 ARRAYS = TOKENS, SHAPES, OFFSETS, SIZES, BATCHES = "tokens.npy", "shapes.npy", "offsets.npy", "sizes.npy", "batches.npy"
 TEXTS = INDEX, NAMES, SKIPPED = "index.json", "names.jsonl", "skipped.txt"
+OURS = (*ARRAYS, *TEXTS, LOCK_FILE)  # a folder of these alone may be replaced
 WORK = "encoding"  # for those whom the lock of a partial folder keeps out
 FORMAT, FORMAT_VERSION = "driftvq-tokens", 1
 LONGEST_LINE = 1 << 24  # bytes of a name and its reason; a tar member's name has at most a sixteenth of it
@@ -153,7 +154,8 @@ def check_output(out: Path, *, overwrite: bool = False, resume: bool = False, he
     """Refuse an output that would destroy something, before any work; ``held``: the caller has the partial's lock."""
     partial = partial_folder(out)
     for folder in (out, partial):
-        if taken(folder) and not _holds_only_tokens(folder):
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else [""]
+        if taken(folder) and not all(name in OURS or name.startswith(f".{INDEX}.") for name in names):
             raise ValueError(f"{folder} exists and is not a folder of tokens alone; choose another output")
     if not held and (partial / LOCK_FILE).is_file():
         with locked(partial, WORK):
@@ -191,9 +193,3 @@ def taken(path: Path) -> bool:
     if path.is_dir() and not path.is_symlink():
         return any(path.iterdir())
     return path.exists() or path.is_symlink()
-
-
-def _holds_only_tokens(folder: Path) -> bool:
-    """Whether everything in a folder is a file that this module writes, so that it may be replaced."""
-    ours = (*ARRAYS, *TEXTS, LOCK_FILE)
-    return folder.is_dir() and all(path.name in ours or path.name.startswith(f".{INDEX}.") for path in folder.iterdir())

@@ -22,12 +22,8 @@ class Tokens:
     >>> len(tokens), tokens[0].shape, tokens[0].dtype  # doctest: +SKIP
     (2000, (16, 16), dtype('uint16'))
 
-    Attributes:
-        folder, index: ``index.model`` says which model made the tokens.
-        array: ``n h w`` or ``n h w q``; flat when the images' tokens differ in shape.
-        shapes: of each image's tokens, int32 ``(n, 2)`` or ``(n, 3)``.
-        sizes: height and width of each image, int32 ``(n, 2)``.
-        batch_sizes: images per call of the model, int32.
+    ``index.model`` says which model made the tokens; ``array`` has them, ``n h w`` or ``n h w q``, flat when the images'
+    tokens differ in shape; ``shapes`` and ``sizes`` have each image's, ``batch_sizes`` the images per call of the model.
     """
 
     def __init__(self, folder: Path, index: TokenIndex) -> None:

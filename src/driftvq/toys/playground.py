@@ -20,9 +20,7 @@ SIMULATION = ("random.js", "clouds.js", "rules.js", "simulation.js")
 """The mathematics, which needs no page, in the order in which it is loaded."""
 
 PAGE = ("drawing.js", "sentence.js", "address.js", "player.js")  # what shows it
-HIDDEN = 64
-STEPS = 450
-FIRST_SEED = 1
+HIDDEN, STEPS, FIRST_SEED = 64, 450, 1
 RECORDINGS = "recordings.json"
 LINEAR_STEPS, LATER = 60, 40  # the timeline shows every batch while it drifts, then so many at equal ratios
 
@@ -30,27 +28,13 @@ LINEAR_STEPS, LATER = 60, 40  # the timeline shows every batch while it drifts, 
 def constants() -> dict[str, Any]:
     """What the page has to know of the demos and the rules."""
     return {
-        "points": clouds.POINTS,
-        "codes": clouds.CODES,
-        "batchSize": clouds.BATCH_SIZE,
-        "epochs": clouds.EPOCHS,
-        "steps": STEPS,
-        "moments": moments(),
-        "seed": FIRST_SEED,
-        "speed": clouds.SPEED,
-        "shift": clouds.SHIFT,
-        "expansion": clouds.EXPANSION,
-        "shrinkage": clouds.SHRINKAGE,
-        "maxCondition": clouds.MAX_CONDITION,
-        "splitMean": clouds.SPLIT_MEAN,
-        "alpha": rules.ALPHA,
-        "tau": rules.FIRST_TAU,
-        "lr": rules.FIRST_LR,
-        "tauDecay": rules.TAU_DECAY,
-        "lrDecay": rules.LR_DECAY,
-        "adamLr": rules.ADAM_LR,
-        "hidden": HIDDEN,
-    }
+        "points": clouds.POINTS, "codes": clouds.CODES, "batchSize": clouds.BATCH_SIZE, "epochs": clouds.EPOCHS,
+        "steps": STEPS, "moments": moments(), "seed": FIRST_SEED, "hidden": HIDDEN,
+        "speed": clouds.SPEED, "shift": clouds.SHIFT, "expansion": clouds.EXPANSION, "shrinkage": clouds.SHRINKAGE,
+        "maxCondition": clouds.MAX_CONDITION, "splitMean": clouds.SPLIT_MEAN,
+        "alpha": rules.ALPHA, "tau": rules.FIRST_TAU, "lr": rules.FIRST_LR, "tauDecay": rules.TAU_DECAY,
+        "lrDecay": rules.LR_DECAY, "adamLr": rules.ADAM_LR,
+    }  # fmt: skip
 
 
 def moments() -> list[int]:

@@ -19,13 +19,8 @@ from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.ns_vq_paper import SpreadingCodes
 
 Array = NDArray[np.float64]
-ALPHA = 0.3
-FIRST_TAU = 4.0
-FIRST_LR = 0.5
-TAU_DECAY = 0.5
-LR_DECAY = 0.9
-ADAM_LR = 0.03
-LIBRARY_LR = 0.001
+ALPHA, ADAM_LR, LIBRARY_LR = 0.3, 0.03, 0.001
+FIRST_TAU, FIRST_LR, TAU_DECAY, LR_DECAY = 4.0, 0.5, 0.5, 0.9
 
 
 def squared_distances(codebook: Array, points: Array) -> Array:
@@ -118,8 +113,7 @@ class QuantizerLearner:
     """Any quantizer of the library, in training mode, on two-dimensional latents.
 
     Its trainable parameters, if it has any, follow Adam on its own loss plus the reconstruction error of a decoder that
-    is the identity; what moves its codes by statistics does so in the forward pass. The sixteen codes are all that its
-    indices can say: a quantizer with q indices per position gets ``16^(1/q)`` codes for each.
+    is the identity; what moves its codes by statistics does so in the forward pass.
     """
 
     def __init__(self, quantizer: Quantizer, lr: float = LIBRARY_LR) -> None:
@@ -171,10 +165,7 @@ class SideBySide:
 
 
 class TransVQToyLearner(QuantizerLearner):
-    """TransVQ on a toy: as printed, with a small residual MLP over the codes the other methods start from.
-
-    Adam moves φ on the quantizer's own loss, of which only the codebook term reaches φ.
-    """
+    """TransVQ as printed, with a small residual MLP over the first codes; only the codebook term of its loss moves φ."""
 
     def __init__(self, codebook: Array, lr: float = ADAM_LR) -> None:
         quantizer = TransVQPaper(dim=2, codebook_size=len(codebook), transform="mlp", width=32, residual=True)
@@ -182,11 +173,8 @@ class TransVQToyLearner(QuantizerLearner):
         quantizer.set_codebook_(torch.from_numpy(codebook))
 
 
-MakeLearner = Callable[[Array], Learner]
-
-
 def library_learner(name: str, codebook: Array) -> QuantizerLearner:
-    """A learner for a registered quantizer with its defaults and its own start.
+    """A learner for a registered quantizer with its defaults; with q indices per position, each has ``16^(1/q)`` codes.
 
     A codebook that follows the latents starts at the given codes, as the toy rules do, and not at k-means of a first
     batch: what is seen is then how it follows and not where it began.
@@ -201,14 +189,14 @@ def library_learner(name: str, codebook: Array) -> QuantizerLearner:
     return learner
 
 
-PAPER_METHODS = ("vanilla", "ns_vq_toy", "trans_vq_toy")  # the three methods of the paper's figures
+PAPER_METHODS = ("vanilla", "ns_vq_toy", "trans_vq_toy")  # of the paper's figures
 
 SHOWN_METHODS = ("vanilla", "ns_vq", "ns_vq_toy", "trans_vq", "trans_vq_toy")
 """What is shown by default: vanilla VQ, and each cure as the library has it beside the paper's rule."""
 
 STACKABLE = ("vanilla", "ns_vq_toy")  # methods whose learner takes any number of runs at once
 
-METHODS: dict[str, MakeLearner] = {
+METHODS: dict[str, Callable[[Array], Learner]] = {
     "vanilla": EMALearner,
     "ns_vq_toy": NSVQToyLearner,
     "trans_vq_toy": TransVQToyLearner,

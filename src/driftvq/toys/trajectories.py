@@ -30,24 +30,16 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A codebook following a cloud; moment 0 is the start, moment t comes after t steps.
-
-    Attributes:
-        cloud: at the end of its way.
-        drifts: the state of its drift at every moment.
-        codebooks: the codes at every moment, ``(t, k, 2)``.
-        usage: share of the codes that are nearest to some point of the whole cloud, ``(t,)``.
-        distortion: mean squared distance of the whole cloud to its nearest codes, ``(t,)``.
-    """
+    """A codebook following a cloud; moment 0 is the start, moment t comes after t steps."""
 
     demo: str
     method: str
     seed: int
-    cloud: Cloud
-    drifts: Sequence[Array]
-    codebooks: Array
-    usage: Array
-    distortion: Array
+    cloud: Cloud  # at the end of its way
+    drifts: Sequence[Array]  # the state of its drift at every moment
+    codebooks: Array  # at every moment, (t, k, 2)
+    usage: Array  # share of the codes that are nearest to some point of the whole cloud, (t,)
+    distortion: Array  # mean squared distance of the whole cloud to its nearest codes, (t,)
     snapshots: tuple[Snapshot, ...]
 
     def positions(self, step: int) -> Array:
@@ -57,8 +49,7 @@ class Trajectory:
     @property
     def codes_used(self) -> int:
         """Codes in use at the end."""
-        used: int = round(self.usage[-1] * self.codebooks.shape[1])
-        return used
+        return int(round(self.usage[-1] * self.codebooks.shape[1]))
 
 
 def measure(codebook: Array, positions: Array) -> tuple[float, float]:
@@ -185,8 +176,6 @@ def format_table(rows: Sequence[Row]) -> str:
     lines = ["| demo | method | codes used of 16 | distortion ÷ k-means |", "|---|---|---|---|"]
     for row in rows:
         used, relative = row.codes_used, row.relative_distortion
-        lines.append(
-            f"| {row.demo} | {row.method} | {used.mean():.1f} ± {used.std():.1f} "
-            f"| {relative.mean():.2f} ± {relative.std():.2f} |"
-        )
+        numbers = f"{used.mean():.1f} ± {used.std():.1f} | {relative.mean():.2f} ± {relative.std():.2f}"
+        lines.append(f"| {row.demo} | {row.method} | {numbers} |")
     return "\n".join(lines)
