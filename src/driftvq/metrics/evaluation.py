@@ -18,7 +18,7 @@ from driftvq.metrics.feature_cache import FeatureCache
 from driftvq.metrics.feature_distances import SUBSET_SIZE, FeatureMoments, FeatureSample, frechet_distance, kid
 from driftvq.metrics.inception import FEATURES, RESIZE, Inception
 from driftvq.metrics.lpips import LPIPS
-from driftvq.metrics.similarity import TooSmallError, check_rgb
+from driftvq.metrics.similarity import TooSmallError, check_pair, check_rgb
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, cache_folder
 from driftvq.names import check_name
 from driftvq.records import metric_table
@@ -206,10 +206,9 @@ class Evaluation:
             lines.append(f"{name:<15} {text:>10}  {'↑' if known.better == 'higher' else '↓'} {known.meaning}")
         facts = {"n": f"{self.n:,} images"} | self.notes
         lines += ["", *(f"{name}: {text}" for name, text in facts.items())]
-        reasons: dict[str, list[str]] = {}
-        for name, reason in self.missing.items():
-            reasons.setdefault(reason, []).append(name)
-        lines += [f"not measured: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        for why in dict.fromkeys(self.missing.values()):
+            names = (name for name, reason in self.missing.items() if reason == why)
+            lines.append(f"not measured: {', '.join(names)}: {why}")
         return "\n".join(lines)
 
 
@@ -242,7 +241,10 @@ def evaluate(
     sizes: Counter[str] = Counter()
     try:
         for real, fake, indices in pairs:
-            _check_batch(real, fake)
+            if real.dtype != torch.uint8 or fake.dtype != torch.uint8:
+                raise ValueError(f"images must be uint8 (0 to 255), got {real.dtype} and {fake.dtype}")
+            check_pair(real, fake)
+            check_rgb(real)
             sizes[f"{real.shape[-2]}×{real.shape[-1]}"] += len(real)
             real, fake = real.to(device), fake.to(device)
             for gauge in list(gauges):
@@ -286,14 +288,6 @@ def _make_gauges(
         except (MissingWeightsError, WrongWeightsError) as error:
             missing |= dict.fromkeys(names, str(error))
     return gauges, missing
-
-
-def _check_batch(real: Tensor, fake: Tensor) -> None:
-    if real.dtype != torch.uint8 or fake.dtype != torch.uint8:
-        raise ValueError(f"images must be uint8 (0 to 255), got {real.dtype} and {fake.dtype}")
-    if real.ndim != 4 or real.shape != fake.shape:
-        raise ValueError(f"images must be b 3 h w of one shape, got {tuple(real.shape)} and {tuple(fake.shape)}")
-    check_rgb(real)
 
 
 def _summary(gauges: list[Gauge], sizes: Counter[str], missing: dict[str, str]) -> Evaluation:

@@ -101,16 +101,13 @@ def _prepare(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
 
 
 def _mean_similarities(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
-    """Means ``(b,)`` over windows and channels of luminance × contrast and of contrast.
-
-    Strip by strip: all products of a whole photograph together would take a kilobyte a pixel.
-    """
+    """Means ``(b,)`` over windows and channels of luminance × contrast and of contrast."""
     # Variances are differences of large numbers: they keep more digits when the values lie around zero.
     middle = x.detach().mean((2, 3), keepdim=True)
     windows = x.shape[2] - WINDOW + 1
     step = max(WINDOW, STRIP_PIXELS // (x.shape[0] * x.shape[3]))
     wholes, contrasts = [], []
-    for start in range(0, windows, step):
+    for start in range(0, windows, step):  # all products of a whole photograph together take a kilobyte a pixel
         rows = slice(start, min(start + step, windows) + WINDOW - 1)
         luminance, contrast = _similarities(x[:, :, rows], y[:, :, rows], middle, data_range)
         wholes.append((luminance * contrast).sum((1, 2, 3)))

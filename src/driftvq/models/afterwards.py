@@ -46,10 +46,7 @@ def quantize_afterwards(
 
 
 def sample_latents(model: VQVAE, batches: Iterable[Tensor], most: int, generator: torch.Generator) -> Tensor:
-    """A uniform sample without replacement of at most ``most`` latents ``(n, d)``, in one pass and bounded memory.
-
-    Every latent draws a random key; those with the smallest keys stay.
-    """
+    """A uniform sample, without replacement, of at most ``most`` latents ``(n, d)``: of the smallest random keys."""
     device = next(model.parameters()).device
     kept_nd = torch.zeros(0, model.config.code_dim, device=device)
     keys_n = torch.zeros(0)

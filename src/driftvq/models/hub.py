@@ -35,20 +35,12 @@ def find_model(path_or_hub_id: str | Path, revision: str | None = None) -> Path:
 
 
 def push_to_hub(
-    model: VQVAE,
-    repo_id: str,
-    *,
-    private: bool = False,
-    token: str | None = None,
-    card: Mapping[str, Any] | None = None,
+    model: VQVAE, repo_id: str, *, private: bool = False, token: str | None = None, card: pretrained.Card | None = None
 ) -> str:
-    """Upload a model with its card; return its address.
+    """Upload a model with its card (see :func:`driftvq.models.pretrained.model_card`) to ``user/name``; its address.
 
-    Args:
-        repo_id: ``user/name``; made if it does not exist.
-        private: only you shall see it; refused when the repository exists and is public.
-        token: of your account; by default the one that ``hf auth login`` or HF_TOKEN left.
-        card: what the model card shall say beside the config, e.g. metrics.
+    ``private`` is refused when the repository exists and is public; ``token`` is by default the one that ``hf auth
+    login`` or HF_TOKEN left.
     """
     check_hub_id(repo_id)
     with tempfile.TemporaryDirectory() as folder:
@@ -130,6 +122,9 @@ def _download(repo_id: str, revision: str | None) -> Path:
 def _one_line_errors(hub: ModuleType, what: str) -> Iterator[None]:
     """Errors of the hub and of the network as one line that says what to do."""
     errors = hub.errors
+    # What the hub's HTTP client raises when the network fails; which client it is depends on the version.
+    client = (cls for cls in errors.HfHubHTTPError.__mro__ if cls.__module__ not in ("builtins", errors.__name__))
+    network = (ConnectionError, TimeoutError, *client)
     try:
         yield
     except errors.RepositoryNotFoundError as error:
@@ -140,14 +135,8 @@ def _one_line_errors(hub: ModuleType, what: str) -> Iterator[None]:
         status = getattr(getattr(error, "response", None), "status_code", None)
         hint = " (check the token: `hf auth login`)" if status in (401, 403) else ""
         raise OSError(f"{what}: {_line(error)}{hint}") from error
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, *_network_errors(errors)) as error:
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, *network) as error:
         raise OSError(f"{what}: no connection to the hub ({_line(error)})") from error
-
-
-def _network_errors(errors: ModuleType) -> tuple[type[BaseException], ...]:
-    """What the hub's HTTP client raises when the network fails; which client it is depends on the version."""
-    client = (cls for cls in errors.HfHubHTTPError.__mro__ if cls.__module__ not in ("builtins", errors.__name__))
-    return (ConnectionError, TimeoutError, *client)
 
 
 def _line(error: Exception) -> str:

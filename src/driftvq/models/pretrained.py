@@ -85,6 +85,7 @@ def _cell(value: object) -> str:
     return " ".join(str(value).split()).replace("|", "\\|")
 
 
+Card = Mapping[str, Any]  # what a model card shall say beside the config, such as metrics or the data
 CONFIG, WEIGHTS, CARD = "config.json", WEIGHTS_FILE, "README.md"
 FORMAT_VERSION = 1
 MAX_CONFIG_BYTES = 2**20

@@ -42,14 +42,11 @@ class Loaded(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How many pixels a model is given at once and an image may have; between the two it is worked on in tiles.
-
-    ``margin``: positions around a tile that its result depends on; None if the network sees the whole image.
-    """
+    """How many pixels a model is given at once and an image may have; between the two it is worked on in tiles."""
 
     at_once: int
     image: int
-    margin: int | None = None
+    margin: int | None = None  # positions around a tile that its result depends on; None if it sees the whole image
 
     @property
     def tile(self) -> int:
@@ -101,10 +98,7 @@ def find_room(model: VQVAE, workers: int = 0, more: int = 0, max_pixels: int | N
 
 @torch.no_grad()
 def find_margin(model: VQVAE) -> int | None:
-    """How many positions around one the encoder's latents and the decoder's pixels depend on; None: on (nearly) all.
-
-    Found by NaN, which spreads exactly as far as a value has influence.
-    """
+    """How many positions around one the encoder's latents and the decoder's pixels depend on; None: on (nearly) all."""
     if model.quantizer is not None and model.quantizer.sees_neighbours:
         return None
     weight, side = next(model.encoder.parameters()), model.downscale
@@ -115,7 +109,7 @@ def find_margin(model: VQVAE) -> int | None:
 
 
 def _reach(network: nn.Module, zeros: Tensor) -> int:
-    """How far what is wrong in one half of an input gets into the other half of the output, along both axes."""
+    """How far NaN, which spreads as far as a value has influence, gets from one half of the input into the other's."""
     far = 0
     for probe in (zeros, zeros.mT):
         along = 3 if probe.shape[3] > probe.shape[2] else 2

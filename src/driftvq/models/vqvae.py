@@ -38,16 +38,6 @@ def check_images(images: Tensor, least: int) -> None:
         raise ValueError(f"images must lie in [-1, 1], got values from {low:g} to {high:g}")
 
 
-def check_indices(indices: Tensor, per_position: int) -> None:
-    """Refuse what is not a batch of indices: ``b h w``, or ``b h w q`` with q = ``per_position`` unless that is 0."""
-    if not isinstance(indices, Tensor) or indices.dtype == torch.bool or indices.is_floating_point():
-        got = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
-        raise ValueError(f"indices must be a tensor of integers, got {got}")
-    if indices.ndim != (4 if per_position else 3):
-        layout = f"b h w {per_position}" if per_position else "b h w"
-        raise ValueError(f"indices must be {layout}, got shape {tuple(indices.shape)}")
-
-
 class VQVAEOutput(NamedTuple):
     """What a forward pass gives: ``images`` like the input, and what there was on the way.
 
@@ -137,7 +127,13 @@ class VQVAE(nn.Module):
         """
         if self.quantizer is None:
             raise ValueError("a plain autoencoder (quantizer 'none') cannot decode indices: it has no codebook")
-        check_indices(indices, self.quantizer.indices_per_position)
+        if not isinstance(indices, Tensor) or indices.dtype == torch.bool or indices.is_floating_point():
+            got = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
+            raise ValueError(f"indices must be a tensor of integers, got {got}")
+        per_position = self.quantizer.indices_per_position
+        if indices.ndim != (4 if per_position else 3):
+            layout = f"b h w {per_position}" if per_position else "b h w"
+            raise ValueError(f"indices must be {layout}, got shape {tuple(indices.shape)}")
         most = (indices.shape[1] * self.downscale, indices.shape[2] * self.downscale)
         if size is not None and (len(size) != 2 or not (1 <= size[0] <= most[0] and 1 <= size[1] <= most[1])):
             raise ValueError(f"size must be a height and a width of at most {most}, got {size!r}")

@@ -22,8 +22,8 @@ class Tokens:
     >>> len(tokens), tokens[0].shape, tokens[0].dtype  # doctest: +SKIP
     (2000, (16, 16), dtype('uint16'))
 
-    ``index.model`` says which model made the tokens; ``array`` has them, ``n h w`` or ``n h w q``, flat when the images'
-    tokens differ in shape; ``shapes`` and ``sizes`` have each image's, ``batch_sizes`` the images per call of the model.
+    ``index.model`` says which model made the tokens; ``array`` has them, ``n h w`` or ``n h w q``, flat when images
+    differ in the shape of theirs; ``shapes`` and ``sizes`` have each image's, ``batch_sizes`` the images per call.
     """
 
     def __init__(self, folder: Path, index: TokenIndex) -> None:

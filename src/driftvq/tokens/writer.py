@@ -221,23 +221,17 @@ class TokenWriter(AbstractContextManager["TokenWriter"]):
         for array in (self._shapes, self._sizes, self._batches):
             array.finish()
         self._close_files()
-        if index.shape is None:
-            write_offsets(self.folder / layout.SHAPES, self.folder / layout.OFFSETS)
+        if index.shape is None:  # where each image's tokens begin in the flat array, and where the last ones end
+            shapes = np.load(self.folder / layout.SHAPES, mmap_mode="r")
+            offsets, ends = GrowingArray(self.folder / layout.OFFSETS, "int64"), np.array([0])
+            offsets.append(ends)
+            for start in range(0, len(shapes), BLOCK_ROWS):
+                ends = ends[-1] + np.cumsum(shapes[start : start + BLOCK_ROWS].prod(axis=1, dtype=np.int64))
+                offsets.append(ends)
+            offsets.finish()
         self.index = replace(index, complete=True)
         self.index.write(self.folder)
 
 
 def _append(file: BinaryIO, lines: Iterator[str]) -> int:
     return sum(file.write(line.encode() + b"\n") for line in lines)
-
-
-def write_offsets(shapes_file: Path, offsets_file: Path) -> None:
-    """Where each image's tokens begin in the flat array, and where the last ones end."""
-    shapes = np.load(shapes_file, mmap_mode="r")
-    offsets, last = GrowingArray(offsets_file, "int64"), 0
-    offsets.append(np.array([0]))
-    for start in range(0, len(shapes), BLOCK_ROWS):
-        ends = last + np.cumsum(shapes[start : start + BLOCK_ROWS].prod(axis=1, dtype=np.int64))
-        offsets.append(ends)
-        last = int(ends[-1])
-    offsets.finish()

@@ -10,14 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
-from numpy.typing import NDArray
 from PIL import Image
 
 from driftvq.files import make_folder
+from driftvq.toys.clouds import Array
 from driftvq.toys.rules import winners
 from driftvq.toys.trajectories import Trajectory, kmeans_optimum, run_demos
 
-Array = NDArray[np.float64]
 TARGET, BASE, CLOUD, BATCH, CODE = "#c9b3e6", "#3a9d4f", "#a9cbee", "#1f5fbf", "#d40000"
 LABELS = {
     "vanilla": ("vanilla VQ (EMA)", "#d40000"),

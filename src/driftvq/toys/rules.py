@@ -10,15 +10,14 @@ from typing import Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 
 from driftvq.names import check_name
 from driftvq.quantizers import QUANTIZERS, Quantizer, TransVQPaper, make_quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.ns_vq_paper import SpreadingCodes
+from driftvq.toys.clouds import Array, Indices
 
-Array = NDArray[np.float64]
 ALPHA, ADAM_LR, LIBRARY_LR = 0.3, 0.03, 0.001
 FIRST_TAU, FIRST_LR, TAU_DECAY, LR_DECAY = 4.0, 0.5, 0.5, 0.9
 
@@ -30,7 +29,7 @@ def squared_distances(codebook: Array, points: Array) -> Array:
     return distances
 
 
-def winners(codebook: Array, points: Array) -> NDArray[np.int64]:
+def winners(codebook: Array, points: Array) -> Indices:
     """``w_i = argmin_k |x_i - c_k|²``; ties go to the lowest index."""
     return np.asarray(squared_distances(codebook, points).argmin(axis=-1))
 
@@ -165,7 +164,7 @@ class SideBySide:
 
 
 class TransVQToyLearner(QuantizerLearner):
-    """TransVQ as printed, with a small residual MLP over the first codes; only the codebook term of its loss moves φ."""
+    """TransVQ as printed, with a small residual MLP over the first codes; only its loss's codebook term moves φ."""
 
     def __init__(self, codebook: Array, lr: float = ADAM_LR) -> None:
         quantizer = TransVQPaper(dim=2, codebook_size=len(codebook), transform="mlp", width=32, residual=True)

@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from driftvq.names import check_name
-from driftvq.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Cloud, make_cloud
+from driftvq.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Array, Cloud, make_cloud
 from driftvq.toys.rules import METHODS, SHOWN_METHODS, Learner, make_learners, squared_distances
 
-Array = NDArray[np.float64]
 DRIFT_LEFT = (0.6, 0.25, 0.02)  # the inner snapshots show the cloud when this share of its way is left
 
 
@@ -49,7 +47,8 @@ class Trajectory:
     @property
     def codes_used(self) -> int:
         """Codes in use at the end."""
-        return int(round(self.usage[-1] * self.codebooks.shape[1]))
+        used: int = round(self.usage[-1] * self.codebooks.shape[1])
+        return used
 
 
 def measure(codebook: Array, positions: Array) -> tuple[float, float]:
@@ -57,13 +56,6 @@ def measure(codebook: Array, positions: Array) -> tuple[float, float]:
     distances = squared_distances(codebook, positions)
     used = np.unique(distances.argmin(axis=1))
     return len(used) / len(codebook), float(distances.min(axis=1).mean())
-
-
-def snapshot_steps(steps: int, speed: float = SPEED) -> tuple[int, ...]:
-    """Five moments that show the drift, which takes the first tenth of a run, and the end."""
-    rate = -math.log1p(-min(speed, 0.99))
-    drifting = [min(steps, max(1, round(-math.log(left) / rate))) for left in DRIFT_LEFT]
-    return (0, *drifting, steps)
 
 
 def run_demos(
@@ -104,7 +96,8 @@ def run_demos(
                 for cloud, chosen in zip(clouds, idxs, strict=True):
                     cloud.advance_(chosen, speed)
             follower.end_epoch_()
-    shown = snapshot_steps(len(moments) - 1, speed)
+    steps, rate = len(moments) - 1, -math.log1p(-min(speed, 0.99))
+    shown = (0, *(min(steps, max(1, round(-math.log(left) / rate))) for left in DRIFT_LEFT), steps)
     trajectories = []
     for i, (cloud, (demo, seed)) in enumerate(zip(clouds, runs, strict=True)):
         codes, drifts = np.stack([codebook[i] for codebook, _, _ in moments]), [drift[i] for _, drift, _ in moments]
