@@ -16,7 +16,6 @@ PHOTOGRAPHS = {
     "sklearn/datasets/images": "china.jpg flower.jpg",
 }
 """Colour photographs that come with the packages themselves; no downloads, and of the two motorcycles, one."""
-
 TRAIN_SHARE, VAL_SHARE = 0.75, 0.2  # left and right part of each photograph's width; the strip between is neither's
 LARGEST_SIDE = 800  # a photograph with a longer short side starts at half its size, so that none outweighs the others
 SCALES = (1, 2, 4)
@@ -34,10 +33,7 @@ class Tile(NamedTuple):
 
 
 class EmbeddedSource:
-    """Tiles of the embedded photographs; training and validation tiles come from regions that share no pixel.
-
-    Those to train on overlap by half. A region smaller than ``size`` gives smaller tiles, which the loader enlarges.
-    """
+    """Tiles of the embedded photographs; training and validation tiles come from regions that share no pixel."""
 
     def __init__(self, split: str, size: int = 64) -> None:
         if size < 1:
@@ -61,7 +57,6 @@ class EmbeddedSource:
         return f"{self.photographs[number].stem}_{split}_s{scale}_x{left:04d}_y{top:04d}.png"
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
-        """One tile ``(side, side, 3)``."""
         number, split, scale, left, top, side = self.tiles[index]
         return _shrunk_region(self.photographs[number], split, scale)[top : top + side, left : left + side].copy()
 
@@ -93,8 +88,8 @@ def _tiles(photograph: int, shape: tuple[int, ...], split: str, size: int) -> li
         height, width = shape[0] // scale, (last - first) // scale
         if scale > scales[0] and min(height, width) < size:
             break
-        side = min(size, height, width)
-        stride = max(side // 2, 1) if split == "train" else side
+        side = min(size, height, width)  # smaller tiles of a small region are enlarged by the loader
+        stride = max(side // 2, 1) if split == "train" else side  # those to train on overlap by half
         tiles += [
             Tile(photograph, split, scale, left, top, side)
             for top in range(0, height - side + 1, stride)

@@ -193,7 +193,6 @@ class FileSource(NamedRows):
         self._rows = split_rows(names, split, val_share, seed, str(root))
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
-        """Decode one image; see :func:`driftvq.data.images.read_image`."""
         name = os.fsdecode(self._names[int(self._rows[index])])
         return read_image(os.path.join(self.root, name), min_side)  # noqa: PTH118 (a Path costs ten times as much)
 

@@ -19,13 +19,10 @@ from driftvq.names import check_name, needed, reason_of
 
 Pixels = NDArray[np.uint8]
 Problems = list[tuple[str, str]]  # name and reason of what cannot be read
-
 _ENDINGS = "jpg jpeg jpe jfif png webp bmp dib gif tif tiff ppm pgm pbm pnm avif jp2 j2k"
 SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS.split())  # of file names that count as images
-
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000")
 """What Pillow may try; its other readers include one that starts an external program (EPS)."""
-
 MAX_PIXELS = 178_956_970  # Pillow's own limit for an error; checked here from the header, with no global setting
 READ_BYTES = 24  # memory that reading takes for a pixel at most: transparency, or 16 bits, beside what Pillow keeps
 USABLE = 0.8  # share of the free memory that images may take

@@ -15,10 +15,7 @@ BLOCKS_TOGETHER = 16  # shards whose samples are mixed: enough to shuffle well, 
 
 
 class Order:
-    """An endless sequence of image indices: one permutation after the other, each from (seed, epoch).
-
-    ``block_ends`` is where blocks of neighbours (shards) end; the permutation then mixes a few blocks at a time.
-    """
+    """An endless sequence of image indices: one :func:`permutation` after the other, each from (seed, epoch)."""
 
     def __init__(self, count: int, seed: int, block_ends: NDArray[np.int64] | None = None) -> None:
         if seed < 0:
@@ -45,7 +42,7 @@ class Order:
 
 
 def permutation(count: int, seed: int, epoch: int, block_ends: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-    """All indices in an order drawn from (seed, epoch)."""
+    """All indices in an order drawn from (seed, epoch), which mixes a few blocks of neighbours (shards) at a time."""
     rng = np.random.default_rng((seed, epoch))
     if block_ends is None or len(block_ends) <= BLOCKS_TOGETHER:
         return rng.permutation(count)

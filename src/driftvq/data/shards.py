@@ -1,9 +1,8 @@
 """Images in WebDataset tar shards, indexed once so that any of them can be read at any time.
 
-The samples are read by their offsets, not through the webdataset package: its pipelines are streams, whose order
-depends on the number of workers, whose position cannot be resumed without reading up to it, and which leave workers
-without data when there are fewer shards than workers. With an index each rank and each worker reads exactly its own
-samples, however many shards there are, and the length of an epoch is known.
+The samples are read by their offsets, not through the webdataset package: the order of its streams depends on the
+number of workers, and they cannot be resumed without reading up to a position. With an index each rank and worker reads
+exactly its own samples, however few shards there are, and the length of an epoch is known.
 """
 
 import os
@@ -24,10 +23,8 @@ from driftvq.machine import available_memory
 from driftvq.progress import counted
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-
 LARGEST_IMAGE, SMALL_MEMBER = 1 << 30, 1 << 24
 """In bytes; a member is read at once, and a sparse file may claim any size. A small one always fits into memory."""
-
 MAX_SHARDS = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
 

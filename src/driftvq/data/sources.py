@@ -25,7 +25,6 @@ class HuggingFaceSource(folders.NamedRows):
         return f"{self._label}-{int(self._rows[index]):08d}"
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
-        """Decode one row's image."""
         try:
             record = self._table[int(self._rows[index])][self._column]
         except OSError as error:

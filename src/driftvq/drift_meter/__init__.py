@@ -1,7 +1,4 @@
-"""How far an encoder moves and how its codebook follows: measures any model, and needs nothing of its training.
-
-What was read can be handled without loading torch.
-"""
+"""How far an encoder moves and how its codebook follows, in any model; a reading can be handled without torch."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -16,7 +13,6 @@ if TYPE_CHECKING:
 __all__ = ["DriftMeter", "DriftReading"]
 __getattr__ = importer(__name__, meter="DriftMeter")
 NAN = math.nan
-
 WORDS = {
     "latents_moved": "latents moved, in spreads",
     "affine_share": "of it, affine",
@@ -29,7 +25,6 @@ WORDS = {
     "age_p90": "age of codes, 90th pct",
 }
 """The values to look at first, and what they are called on a screen."""
-
 LEFT_BEHIND = 0.3  # codes that follow the latents by less are left behind
 MOVING = 0.05  # latents that move by less than this share of their spread between two readings hardly move
 

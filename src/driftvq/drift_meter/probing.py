@@ -1,7 +1,4 @@
-"""What a drift meter sees of a model: the latents of a probe batch and the codes, taken without leaving a trace.
-
-Shape suffixes: n latents, k codes, d dimensions.
-"""
+"""What a drift meter sees of a model, without leaving a trace: n latents of a probe, k codes, in d dimensions."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +28,6 @@ class Snapshot(NamedTuple):
     by_distance: bool  # a latent's code is the nearest one
 
     def to(self, device: torch.device | str) -> "Snapshot":
-        """The same on another device."""
         codebook = None if self.codebook is None else self.codebook.to(device)
         return self._replace(latents=self.latents.to(device), winners=self.winners.to(device), codebook=codebook)
 

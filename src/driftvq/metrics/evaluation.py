@@ -25,12 +25,9 @@ from driftvq.records import metric_table
 from driftvq.records.metric_table import LATENTS_PER_CODE
 
 FEW_IMAGES = 1000  # below so many images rFID hardly tells a good model from a bad one
-
 METRICS = metric_table.MEASURED
 """What can be measured; what each is called and which way is better is in :mod:`driftvq.records.metric_table`."""
-
 DEFAULT_CACHE = Path("default")  # ``features`` in the user's cache folder, looked up at the time of the call
-
 DEFAULT_METRICS = tuple(name for name in METRICS if name not in ("kid_std", "lpips_vgg"))
 """What is measured unless asked otherwise: everything that costs little beside Inception."""
 

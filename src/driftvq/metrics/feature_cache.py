@@ -1,8 +1,8 @@
 """Features of images that were seen before, found by the images' content.
 
 A folder per extractor holds segments: safetensors files with the keys (sha256 of shape and pixels), the features and a
-checksum of every row. Segments are written whole under a temporary name and then renamed, and never changed: writers
-cannot disturb each other, and deleting any file costs time only.
+checksum of every row. They are written whole and never changed: writers cannot disturb each other, and deleting any
+costs time only.
 """
 
 import contextlib
@@ -31,10 +31,7 @@ def image_key(image: Tensor) -> bytes:
 
 
 class FeatureCache:
-    """Features by content: those that are known are read, the others computed and kept.
-
-    The folder is that of one extractor, and made when the first segment is written. None: nothing is read or kept.
-    """
+    """Features by content: known ones are read from an extractor's folder, others computed and kept, if it has one."""
 
     def __init__(self, folder: Path | None, dim: int) -> None:
         self.folder, self.dim = folder, dim

@@ -51,36 +51,24 @@ class ResidualBlock(nn.Module):
 
 
 def mirrored_network(code_dim: int, width: int, residual_layers: int, as_printed: bool) -> Network:
-    """Two stride-2 convolutions, residual layers and a projection; the decoder mirrors them.
+    """Two stride-2 convolutions, residual layers and a projection; the decoder mirrors them."""
 
-    ``as_printed``: a LeakyReLU after the encoder's projection, and residual layers that do not begin with a ReLU.
-    """
-
-    def residual() -> list[nn.Module]:
+    def residual() -> list[nn.Module]:  # as printed, they do not begin with a ReLU, and one follows the projection
         return [ResidualLayer(width, relu_first=not as_printed) for _ in range(residual_layers)]
 
     encoder = nn.Sequential(
-        nn.Conv2d(3, width // 2, 4, stride=2, padding=1),
-        nn.LeakyReLU(),
-        nn.Conv2d(width // 2, width, 4, stride=2, padding=1),
-        nn.LeakyReLU(),
-        nn.Conv2d(width, width, 3, padding=1),
-        nn.LeakyReLU(),
-        *residual(),
-        nn.LeakyReLU(),
-        nn.Conv2d(width, code_dim, 1),
-        *([nn.LeakyReLU()] if as_printed else []),
-    )
+        nn.Conv2d(3, width // 2, 4, stride=2, padding=1), nn.LeakyReLU(),
+        nn.Conv2d(width // 2, width, 4, stride=2, padding=1), nn.LeakyReLU(),
+        nn.Conv2d(width, width, 3, padding=1), nn.LeakyReLU(),
+        *residual(), nn.LeakyReLU(),
+        nn.Conv2d(width, code_dim, 1), *([nn.LeakyReLU()] if as_printed else []),
+    )  # fmt: skip
     decoder = nn.Sequential(
-        nn.Conv2d(code_dim, width, 3, padding=1),
-        nn.LeakyReLU(),
-        *residual(),
-        nn.LeakyReLU(),
-        nn.ConvTranspose2d(width, width // 2, 4, stride=2, padding=1),
-        nn.LeakyReLU(),
-        nn.ConvTranspose2d(width // 2, 3, 4, stride=2, padding=1),
-        nn.Tanh(),
-    )
+        nn.Conv2d(code_dim, width, 3, padding=1), nn.LeakyReLU(),
+        *residual(), nn.LeakyReLU(),
+        nn.ConvTranspose2d(width, width // 2, 4, stride=2, padding=1), nn.LeakyReLU(),
+        nn.ConvTranspose2d(width // 2, 3, 4, stride=2, padding=1), nn.Tanh(),
+    )  # fmt: skip
     return Network(encoder, decoder, downscale=4)
 
 
@@ -132,7 +120,6 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
 
 
 MAX_PARTS = 1024  # quantizers in one: each is built by itself, so their number is time
-
 LARGEST_OPTION = {"num_quantizers": MAX_PARTS, "groups": MAX_PARTS, "codebook_dim": 2**16, "width": 2**16}
 """Options that say how much is built; checked before anything is."""
 

@@ -24,7 +24,6 @@ OPSET = 18  # of the ONNX operators: old enough for the runtimes in use, and fix
 TRACED_BATCH, TRACED_GRID = 2, (5, 6)  # the example; no two numbers are equal, so that none is taken for another
 IMAGE_TOLERANCE = 1e-4  # largest difference of a pixel in [-1, 1]: an eightieth of a grey level
 TIE_NOISE, TIE_DRAWS = 1e-4, 16  # an index may differ only where noise of this share of the latents changes torch's
-
 CHECKS = ((1, (3, 4)), (TRACED_BATCH + 1, (TRACED_GRID[0] + 2, TRACED_GRID[1] + 5)))
 """Batches and grids of the check, other than what was traced."""
 
@@ -54,10 +53,8 @@ def export_model(model: VQVAE, folder: str | Path, format: str = "onnx", *, chec
     folder = Path(folder)
     make_folder(folder)
     about: dict[str, Any] = {
-        "format": format,
-        "opset": OPSET if format == "onnx" else None,
-        "encoder": f"encoder.{suffix}",
-        "decoder": f"decoder.{suffix}",
+        **{"format": format, "opset": OPSET if format == "onnx" else None},
+        **{name: f"{name}.{suffix}" for name in ("encoder", "decoder")},
         "images": "float32, b 3 h w, RGB in [-1, 1]; h and w multiples of the stride",
         "stride": model.downscale,
         "codebook_size": None if model.quantizer is None else model.quantizer.codebook_size,

@@ -8,13 +8,10 @@ from typing import Any, Self
 from driftvq.names import check_name, positive_int, shortened
 
 NO_QUANTIZER = "none"  # the name of no quantizer: a plain autoencoder
-
 RESERVED = {"dim": "code_dim", "codebook_size": "codebook_size", "channel_first": None}
 """Arguments of a quantizer that the config sets by a field of its own, or that a model fixes."""
-
 LARGEST = {"codebook_size": 2**28, "code_dim": 2**16}
 """What a config may ask for. It may come from anybody, and building what it says costs memory and time."""
-
 MAX_NUMBER, MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 2**53, 1000, 1000, 4
 """Of ``quantizer_options``: the size of a number, the length of a text and of a list, and lists in lists."""
 

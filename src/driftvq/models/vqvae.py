@@ -39,15 +39,12 @@ def check_images(images: Tensor, least: int) -> None:
 
 
 class VQVAEOutput(NamedTuple):
-    """What a forward pass gives: ``images`` like the input, and what there was on the way.
-
-    ``indices`` are None for a plain autoencoder; ``loss`` is the quantizer's, β included; ``latents`` the encoder's.
-    """
+    """What a forward pass gives: ``images`` like the input, and what there was on the way."""
 
     images: Tensor
-    indices: Tensor | None
-    loss: Tensor
-    latents: Tensor
+    indices: Tensor | None  # None for a plain autoencoder
+    loss: Tensor  # the quantizer's, β included
+    latents: Tensor  # the encoder's
 
 
 class Times(nn.Module):
@@ -121,10 +118,7 @@ class VQVAE(nn.Module):
         return indices
 
     def decode(self, indices: Tensor, size: tuple[int, int] | None = None) -> Tensor:
-        """The images in [-1, 1] of indices as :meth:`encode` gives them, of any integer type.
-
-        ``size`` is the height and width to crop to; without it :attr:`downscale` times that of the indices.
-        """
+        """The images in [-1, 1] of indices as :meth:`encode` gives them; ``size`` is a height and width to crop to."""
         if self.quantizer is None:
             raise ValueError("a plain autoencoder (quantizer 'none') cannot decode indices: it has no codebook")
         if not isinstance(indices, Tensor) or indices.dtype == torch.bool or indices.is_floating_point():

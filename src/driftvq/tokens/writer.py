@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -165,14 +164,14 @@ class TokenWriter(AbstractContextManager["TokenWriter"]):
         self._close_files()
         self._held.close()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.index.complete:
             self._held.close()
             return
         try:
             self.commit()
         except (OSError, ValueError):  # a full disk, closed files: the last commit is intact, the first error matters
-            if error is None:
+            if exception[1] is None:
                 raise
         finally:
             self._close_files()

@@ -30,8 +30,7 @@ OTHER_LINES = ("#e08a00", "#7a4fb5", "#555555")
 LINEAR_STEPS = 50  # curves are linear in time while the cloud drifts, logarithmic after
 SHOWN_STEPS = (0, 20, 40, 100, 400)
 GIF_STEPS = (*range(0, 10), 12, 15, 19, 24, 30, 37, 50, 100, 450)
-GIF_DPI = 64
-GIF_COLOURS = 32
+GIF_DPI, GIF_COLOURS = 64, 32
 TITLE = 11  # points: an animation is shown small
 FRAME_MS, LAST_FRAME_MS = 160, 1500
 

@@ -1,8 +1,7 @@
 """The playground: one self-contained page that simulates the toy demos in a browser.
 
-Its mathematics is a JavaScript version of :mod:`driftvq.toys.clouds` and of the toy rules in
-:mod:`driftvq.toys.rules`; its constants are theirs, written into the page. The library's own quantizers are not written
-a second time: ``benchmarks/recordings.py`` lets them follow the page's own clouds, and the page plays what they did.
+Its mathematics is a JavaScript version of the clouds and the toy rules; its constants are theirs. The library's own
+quantizers are not written a second time: the page plays what ``benchmarks/recordings.py`` lets them do on its clouds.
 """
 
 import json
@@ -18,7 +17,6 @@ from driftvq.toys import clouds, rules
 
 SIMULATION = ("random.js", "clouds.js", "rules.js", "simulation.js")
 """The mathematics, which needs no page, in the order in which it is loaded."""
-
 PAGE = ("drawing.js", "sentence.js", "address.js", "player.js")  # what shows it
 HIDDEN, STEPS, FIRST_SEED = 64, 450, 1
 RECORDINGS = "recordings.json"

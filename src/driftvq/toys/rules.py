@@ -1,7 +1,4 @@
-"""How a codebook follows a cloud: the toy rules of Suppl. 11 as pure functions, and learners that apply them.
-
-Shapes: s runs side by side, k codes, b points of a batch, d = 2 dimensions.
-"""
+"""The toy rules of Suppl. 11 as pure functions, and learners that apply them: s runs, k codes, batches of b points."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -189,12 +186,9 @@ def library_learner(name: str, codebook: Array) -> QuantizerLearner:
 
 
 PAPER_METHODS = ("vanilla", "ns_vq_toy", "trans_vq_toy")  # of the paper's figures
-
 SHOWN_METHODS = ("vanilla", "ns_vq", "ns_vq_toy", "trans_vq", "trans_vq_toy")
 """What is shown by default: vanilla VQ, and each cure as the library has it beside the paper's rule."""
-
 STACKABLE = ("vanilla", "ns_vq_toy")  # methods whose learner takes any number of runs at once
-
 METHODS: dict[str, Callable[[Array], Learner]] = {
     "vanilla": EMALearner,
     "ns_vq_toy": NSVQToyLearner,

@@ -1,7 +1,4 @@
-"""Runs of the toy demos: trajectories, the k-means optimum and the table.
-
-Shape suffixes: t moments, k codes, n points, b points of a batch.
-"""
+"""Runs of the toy demos: trajectories of t moments, k codes and n points, the k-means optimum and the table."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -76,8 +73,6 @@ def run_demos(
         n, batch_size, epochs, speed: points, points per batch, passes over the cloud, drift rate r.
         learner: makes a learner of all runs from their first codebooks ``(s, k, 2)``, instead of the method's own.
     """
-    if learner is None:
-        check_name("method", method, METHODS)
     if not 1 <= batch_size <= n:
         raise ValueError(f"batch_size must lie between 1 and the {n} points of the cloud, got {batch_size}")
     if epochs < 1:
