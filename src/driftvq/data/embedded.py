@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,12 +42,8 @@ class EmbeddedSource:
         self.problems: list[tuple[str, str]] = []
         self.photographs = find_photographs()
         parts = ("train", "val") if split == "all" else (split,)
-        self.tiles = [
-            tile
-            for part in parts
-            for number, path in enumerate(self.photographs)
-            for tile in _tiles(number, _read(path).shape[:2], part, size)
-        ]
+        shapes = [_read(path).shape[:2] for path in self.photographs]
+        self.tiles = [tile for part in parts for n, shape in enumerate(shapes) for tile in _tiles(n, shape, part, size)]
 
     def __len__(self) -> int:
         return len(self.tiles)
@@ -90,11 +87,8 @@ def _tiles(photograph: int, shape: tuple[int, ...], split: str, size: int) -> li
             break
         side = min(size, height, width)  # smaller tiles of a small region are enlarged by the loader
         stride = max(side // 2, 1) if split == "train" else side  # those to train on overlap by half
-        tiles += [
-            Tile(photograph, split, scale, left, top, side)
-            for top in range(0, height - side + 1, stride)
-            for left in range(0, width - side + 1, stride)
-        ]
+        corners = product(range(0, height - side + 1, stride), range(0, width - side + 1, stride))
+        tiles += [Tile(photograph, split, scale, left, top, side) for top, left in corners]
     return tiles
 
 

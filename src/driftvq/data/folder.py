@@ -21,8 +21,7 @@ SPLITS = ("train", "val", "all")
 class PackedNames:
     """An immutable sequence of byte strings kept as one block and its offsets: length + 8 bytes a name.
 
-    A list of str takes more than twice as much, and every worker process ends up with a copy of its own, because
-    reading an object changes its reference count.
+    A list of str takes twice as much, and again in every worker, since reading an object changes its reference count.
     """
 
     def __init__(self, names: Iterable[bytes]) -> None:
@@ -234,8 +233,7 @@ def open_files(paths: Iterable[Path]) -> FileSource:
 
 def split_folder(root: Path, split: str) -> tuple[Path, str]:
     """The folder of a split and what is left to split in it: ``root/val, "all"``, or ``root, "val"``."""
-    train = [root / name for name in TRAIN_FOLDERS if (root / name).is_dir()]
-    val = [root / name for name in VAL_FOLDERS if (root / name).is_dir()]
+    train, val = ([root / name for name in known if (root / name).is_dir()] for known in (TRAIN_FOLDERS, VAL_FOLDERS))
     if split == "all" or not train or not val:
         return root, split
     return (train if split == "train" else val)[0], "all"

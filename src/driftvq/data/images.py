@@ -58,10 +58,9 @@ def to_uint8(images: Tensor) -> Tensor:
 def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = None) -> Pixels:
     """Decode an image file, or its bytes, to uint8 RGB ``(h, w, 3)``; a BadImageError says why it cannot be.
 
-    EXIF orientation is applied, transparency laid over white, 16 bits scaled to 8, CMYK converted, and of an
-    animation the first frame taken. Colour profiles are not applied. With ``min_side``, a JPEG is decoded at 1/2, 1/4
-    or 1/8 of its size as long as both sides stay at least this long: several times faster when the image is shrunk
-    afterwards anyway, at slightly other pixel values.
+    EXIF orientation is applied (colour profiles are not), transparency laid over white, 16 bits scaled to 8, CMYK
+    converted, of an animation the first frame taken. With ``min_side``, a JPEG is decoded at 1/2, 1/4 or 1/8 of its
+    size as long as both sides stay at least this long: several times faster, at slightly other pixel values.
     """
     where = None if isinstance(source, bytes) else os.fspath(source)
     pillow = pillow_image()
@@ -135,13 +134,16 @@ def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
     if 2 <= orientation <= 8:
         image = image.transpose(getattr(pillow.Transpose, _TURNS[orientation - 2]))
     if image.mode == "I" or image.mode.startswith("I;16"):
-        return _from_16_bits(np.asarray(image))
+        gray = np.asarray(image)
+        low, high = int(gray.min()), int(gray.max())
+        if low < 0 or high > 65535:
+            raise BadImageError(f"integer pixels from {low} to {high}, outside 0..65535")
+        return np.repeat(((gray.astype(np.uint32) + 128) // 257).astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode == "F":
         raise BadImageError("floating-point pixels, whose range is not known")
     has_alpha = image.mode == "P" and image.palette.mode.endswith("A")
     if has_alpha or image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        white = pillow.new("RGBA", image.size, "white")
-        image = pillow.alpha_composite(white, image.convert("RGBA"))
+        image = pillow.alpha_composite(pillow.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
@@ -151,14 +153,6 @@ def _check_memory(width: int, height: int) -> None:
     need, free = width * height * READ_BYTES * (1 if worker is None else worker.num_workers), 0
     if width * height > SMALL_IMAGE and need > USABLE * (free := available_memory()):
         raise BadImageError(f"{width} x {height} pixels need {need >> 20:,} MB to be read, {free >> 20:,} MB are free")
-
-
-def _from_16_bits(gray: NDArray[Any]) -> Pixels:
-    low, high = int(gray.min()), int(gray.max())
-    if low < 0 or high > 65535:
-        raise BadImageError(f"integer pixels from {low} to {high}, outside 0..65535")
-    scaled = ((gray.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    return np.repeat(scaled[:, :, None], 3, axis=2)
 
 
 CROPS = ("center", "random")

@@ -51,7 +51,7 @@ class Batches(AbstractContextManager["Batches"]):
             batch_size=None,
             sampler=self._keys(),
             num_workers=self._workers,
-            collate_fn=_unchanged,  # a lambda could not be sent to a worker
+            collate_fn=Part._make,  # as it is; a lambda could not be sent to a worker
             worker_init_fn=partial(_start_worker, os.getpid()),
             generator=torch.Generator(),
         )
@@ -80,10 +80,6 @@ class Batches(AbstractContextManager["Batches"]):
             self._open.remove(iterator)
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
-
-
-def _unchanged(part: Any) -> Any:
-    return part
 
 
 @contextmanager

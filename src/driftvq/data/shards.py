@@ -72,10 +72,8 @@ class ShardSource(NamedRows):
                     self._offsets.append(member.offset)
                     self._sizes.append(member.size)
                     yield os.fsencode(self._shard_names[number]) + b"/" + member.name
-            except TarError as error:
-                damage = str(error)
-            except OSError as error:
-                damage = error.strerror or str(error)
+            except (TarError, OSError) as error:
+                damage = getattr(error, "strerror", None) or str(error)
             count = len(self._offsets) - before
             if damage or not count:
                 text = f"{damage}; {count:,} images before that are used" if count else damage or "no images in it"

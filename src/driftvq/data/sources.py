@@ -57,9 +57,8 @@ def _choose(labels: list[str], wanted: str | None, split: str) -> tuple[list[str
     """Which of the dataset's splits to take, and how to split them further."""
     if wanted is not None:
         return [check_name("split of the dataset", wanted, labels)], split
-    train, val = (
-        [label for label in known if label in labels][:1] for known in (folders.TRAIN_FOLDERS, folders.VAL_FOLDERS)
-    )
+    train = [label for label in folders.TRAIN_FOLDERS if label in labels][:1]
+    val = [label for label in folders.VAL_FOLDERS if label in labels][:1]
     if split == "all" or not train:
         return labels, split
     return (train if split == "train" else val, "all") if val else (train, split)
@@ -130,9 +129,9 @@ def open_source(
     if path.is_dir():
         folder, rest = folders.split_folder(path, split)
         shards = find_shards(folder, rest)
-        return (
-            ShardSource(shards, rest, val_share, seed) if shards else folders.open_folder(path, split, val_share, seed)
-        )
+        if shards:
+            return ShardSource(shards, rest, val_share, seed)
+        return folders.open_folder(path, split, val_share, seed)
     if "{" in text and "}" in text and not path.exists():
         return open_pattern(text, split, val_share, seed)
     if not path.exists():

@@ -68,22 +68,18 @@ class DriftReading:
     def __str__(self) -> str:
         """Four lines: latents, cells, codes and a verdict; each says what there is to say."""
         latents = _said(
-            ("moved {:.2g} spreads", self.latents_moved),
-            ("{:.0%} of it affine", self.affine_share),
-            ("in {:,.0f} steps", self.interval),
-            ("spread {:.3g} now", self.latent_spread),
-        )
+            ("moved {:.2g} spreads", self.latents_moved), ("{:.0%} of it affine", self.affine_share),
+            ("in {:,.0f} steps", self.interval), ("spread {:.3g} now", self.latent_spread),
+        )  # fmt: skip
         cells = _said(
             ("{:.0%} of the latents changed theirs", self.cells_changed),
             ("{:.0%} had the codes stood still", self.cells_changed_by_latents),
             ("quantization error {:.2g} now", self.quantization_error),
         )
         codes = _said(
-            ("selected ones follow {:.2f}", self.follow_selected),
-            ("others {:.2f}", self.follow_unselected),
-            ("{:.0%} selected by the probe", self.usage),
-            ("{:.0%} in the last 100 steps", self.recent_usage),
-        )
+            ("selected ones follow {:.2f}", self.follow_selected), ("others {:.2f}", self.follow_unselected),
+            ("{:.0%} selected by the probe", self.usage), ("{:.0%} in the last 100 steps", self.recent_usage),
+        )  # fmt: skip
         return (
             f"latents  {latents or 'not finite'}\ncells    {cells or 'nothing to compare yet'}\n"
             f"codes    {codes or 'none yet'}\nverdict  {self.verdict()}"

@@ -114,7 +114,11 @@ class DriftMeter:
     ) -> None:
         self.encoder, self.quantizer, self.probe = encoder, quantizer, probe
         self.codebook, self.metric = codebook, metric
-        self.channel_first = probing.layout_of(quantizer) if channel_first is None else channel_first
+        if channel_first is None and isinstance(quantizer, Quantizer):
+            channel_first = quantizer.channel_first
+        elif channel_first is None and getattr(quantizer, "accept_image_fmap", False) is True:
+            channel_first = True  # as vector-quantize-pytorch says it
+        self.channel_first = channel_first
         self.max_latents = positive_int("max_latents", max_latents)
         self.measures = probing.describe(quantizer, codebook)  # in one sentence
         self._last: Snapshot | None = None

@@ -64,12 +64,6 @@ def modules_of(function: Any) -> list[nn.Module]:
     return [v for v in (*names.nonlocals.values(), *names.globals.values()) if isinstance(v, nn.Module)]
 
 
-def layout_of(quantizer: Any) -> bool | None:
-    """Whether a quantizer takes ``(b, d, …)``, if it says so in this library's words or vector-quantize-pytorch's."""
-    other = True if getattr(quantizer, "accept_image_fmap", False) is True else None
-    return quantizer.channel_first if isinstance(quantizer, Quantizer) else other
-
-
 def rows(latents: Tensor, dim: int, channel_first: bool | None) -> Tensor:
     """Latents ``(…, d)`` or ``(b, d, …)`` as ``(n, d)``; the layout is told by which axis has d entries."""
     shape = tuple(latents.shape)

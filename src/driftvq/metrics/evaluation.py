@@ -223,14 +223,10 @@ def evaluate(
 
     A metric whose weights are absent or that needs larger images ends up in ``missing``; the others are measured.
 
-    Args:
-        pairs: batches of originals and reconstructions, uint8 RGB ``b 3 h w``, and the indices between them or None.
-        codebook_size: None for a model without a codebook.
-        metrics: names from :data:`METRICS` (default: :data:`DEFAULT_METRICS`).
-        weights: folder to look for the metrics' weights first.
-        cache: folder for the features of the originals, found again by content (default: the user's); None: no cache.
-        device: where the networks of the metrics run.
-        progress: told the number of images of each batch.
+    The pairs are batches of originals and reconstructions, uint8 RGB ``b 3 h w``, and the indices between them or None,
+    like ``codebook_size`` for a model without a codebook. ``metrics`` are names from :data:`METRICS`; ``weights``, a
+    folder to look for the metrics' weights first; ``cache``, one for the features of the originals, found again by
+    content (default: the user's; None: none). ``progress`` is told the number of images of each batch.
     """
     chosen = [check_name("metric", name, METRICS) for name in (DEFAULT_METRICS if metrics is None else metrics)]
     folder = cache_folder() / "features" if cache is DEFAULT_CACHE else cache

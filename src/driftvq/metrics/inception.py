@@ -91,10 +91,7 @@ def load_script(weights: Path | None = None) -> Any:
 
 
 class Inception(nn.Module):
-    """``b 3 h w`` images to ``b 2048`` features by the network of the original FID.
-
-    ``value_range`` is the lowest and highest value of the images, ``weights`` where :func:`find_weights` looks first.
-    """
+    """``b 3 h w`` images of a value range to ``b 2048`` features by the network of the original FID."""
 
     num_features = FEATURES
     extractor = f"inception-{CARRIERS['inception'].sha256[:16]}-bilinear-antialias"

@@ -81,8 +81,7 @@ def read_weights(name: str, folder: Path | None = None) -> bytes:
 
 def read_arrays(name: str, folder: Path | None = None) -> dict[str, Any]:
     """Nested dicts of NumPy arrays from a pickle, read by an unpickler that makes nothing else."""
-    arrays = ArrayUnpickler(io.BytesIO(read_weights(name, folder))).load()
-    assert isinstance(arrays, dict)
+    arrays: dict[str, Any] = ArrayUnpickler(io.BytesIO(read_weights(name, folder))).load()
     return arrays
 
 

@@ -23,9 +23,8 @@ def quantize_afterwards(
 ) -> VQVAE:
     """Give a plain autoencoder a frozen codebook: the k-means of its latents, after at most so many iterations.
 
-    The model, with quantizer ``"none"``, is not changed, but copied with a frozen quantizer ``"vq"``. All batches of
-    images in [-1, 1] are read once. Of their latents a uniform random sample of bounded size is kept, so memory does
-    not grow with the number of images.
+    The model, with quantizer ``"none"``, is copied with a frozen quantizer ``"vq"``. All batches of images in [-1, 1]
+    are read once; a uniform random sample of their latents is kept, so memory does not grow with the images.
     """
     if model.config.quantizer != NO_QUANTIZER:
         raise ValueError(f"quantize_afterwards needs a model with quantizer 'none', got {model.config.quantizer!r}")

@@ -132,7 +132,15 @@ def build_quantizer(config: ModelConfig) -> Quantizer | None:
     known = option_names(config.quantizer, config.quantizer_options)
     for name in config.quantizer_options:
         check_name(f"key in quantizer_options for {config.quantizer!r}", name, known)
-    _check_sizes(config.quantizer_options)
+    parts = 1
+    for name, largest in LARGEST_OPTION.items():
+        value = config.quantizer_options.get(name)
+        if isinstance(value, int | float) and value > largest:
+            raise ValueError(f"quantizer_options[{name!r}] must be at most {largest:,}, got {shortened(value)}")
+        if largest == MAX_PARTS and isinstance(value, int):
+            parts *= value
+    if parts > MAX_PARTS:
+        raise ValueError(f"num_quantizers × groups must be at most {MAX_PARTS:,}, got {parts:,}")
     sizes: dict[str, Any] = {"dim": config.code_dim, "codebook_size": config.codebook_size}
     try:
         return make_quantizer(config.quantizer, **sizes, channel_first=True, **config.quantizer_options)
@@ -148,16 +156,3 @@ def option_names(name: str, options: Mapping[str, Any]) -> list[str]:
     if "quantizer" in options:
         check_name("quantizer_options['quantizer']", str(options["quantizer"]), QUANTIZERS)
     return [option for option in argument_names(QUANTIZERS[name], options.get("quantizer")) if option not in RESERVED]
-
-
-def _check_sizes(options: Mapping[str, Any]) -> None:
-    """Refuse options that ask for more than any model has."""
-    parts = 1
-    for name, largest in LARGEST_OPTION.items():
-        value = options.get(name)
-        if isinstance(value, int | float) and value > largest:
-            raise ValueError(f"quantizer_options[{name!r}] must be at most {largest:,}, got {shortened(value)}")
-        if largest == MAX_PARTS and isinstance(value, int):
-            parts *= value
-    if parts > MAX_PARTS:
-        raise ValueError(f"num_quantizers × groups must be at most {MAX_PARTS:,}, got {parts:,}")

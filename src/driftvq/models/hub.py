@@ -3,7 +3,7 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +28,12 @@ def find_model(path_or_hub_id: str | Path, revision: str | None = None) -> Path:
         if not HUB_ID.fullmatch(str(path_or_hub_id)):
             names = f"a model on the hub is named user/name, the one that comes with driftvq {STARTER}"
             raise ValueError(f"no such folder: {path_or_hub_id}; {names}")
-        return _download(str(path_or_hub_id), revision)
+        hub, files = _hub(), [pretrained.CONFIG, pretrained.WEIGHTS]
+        with _one_line_errors(hub, f"no folder {path_or_hub_id} here, and it cannot be downloaded from the hub"):
+            folder = Path(hub.snapshot_download(str(path_or_hub_id), revision=revision, allow_patterns=files))
+        if not (folder / pretrained.CONFIG).is_file():
+            raise ValueError(f"{path_or_hub_id} on the hub is not a driftvq model: it has no {pretrained.CONFIG}")
+        return folder
     if revision is not None:
         raise ValueError(f"revision {revision!r} is for models on the hub, but {path_or_hub_id} is a folder here")
     return folder
@@ -59,7 +64,7 @@ def push_saved(path: str | Path, repo_id: str, *, private: bool = False, token: 
             shutil.copyfile(folder / file, staged / file)
         path_of_card = folder / pretrained.CARD
         card = path_of_card.read_text(encoding="utf-8") if path_of_card.is_file() else pretrained.model_card(model)
-        (staged / pretrained.CARD).write_text(add_results(card, read_results(Path(path))), encoding="utf-8")
+        (staged / pretrained.CARD).write_text(with_results(card, Path(path)), encoding="utf-8")
         return push_folder(staged, repo_id, private=private, token=token)
 
 
@@ -88,34 +93,20 @@ def check_hub_id(repo_id: str) -> str:
     return repo_id
 
 
-def read_results(run: Path) -> dict[str, Any]:
-    """The numbers that ``driftvq evaluate`` left in a run's folder, if any."""
+def with_results(card: str, run: Path) -> str:
+    """A card with the numbers that ``driftvq evaluate`` left in a run, before its licence, unless it has some."""
     path = run / EVALUATION_FILE
     if not path.is_file():
-        return {}
+        return card
     found = read_object(path)
     if not isinstance(values := found.get("values"), dict):
         raise ValueError(f"{path} is no evaluation: it has no 'values'")
-    return values | ({"images": found["n"]} if "n" in found else {})
-
-
-def add_results(card: str, results: Mapping[str, Any]) -> str:
-    """A card with a section of results before its licence, unless there are none or it has one."""
+    results = values | ({"images": found["n"]} if "n" in found else {})
     if not results or "\n## Results" in card:
         return card
     section = "\n".join(pretrained.results_section(results)).strip() + "\n\n"
     before, heading, after = card.partition("## Licence")
     return before + section + heading + after if heading else f"{card.rstrip()}\n\n{section}"
-
-
-def _download(repo_id: str, revision: str | None) -> Path:
-    hub = _hub()
-    files = [pretrained.CONFIG, pretrained.WEIGHTS]
-    with _one_line_errors(hub, f"no folder {repo_id} here, and it cannot be downloaded from the hub"):
-        folder = Path(hub.snapshot_download(repo_id, revision=revision, allow_patterns=files))
-    if not (folder / pretrained.CONFIG).is_file():
-        raise ValueError(f"{repo_id} on the hub is not a driftvq model: it has no {pretrained.CONFIG}")
-    return folder
 
 
 @contextmanager

@@ -60,9 +60,8 @@ class ModelConfig:
         """A config from its fields; unknown ones are refused by name, absent ones have their defaults."""
         if not isinstance(values, Mapping):
             raise ValueError(f"a model config must be a mapping of field names to values, got {type(values).__name__}")
-        known = [entry.name for entry in fields(cls)]
         for name in values:
-            check_name("field of the model config", str(name), known)
+            check_name("field of the model config", str(name), [entry.name for entry in fields(cls)])
         return cls(**values)
 
 

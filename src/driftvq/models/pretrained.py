@@ -36,11 +36,8 @@ def model_hash(model: VQVAE) -> str:
 
 def training_state(model: nn.Module) -> set[str]:
     """Names, as in the state dict, of the tensors that say how training goes on and that evaluation does not see."""
-    return {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in model.named_modules()
-        for name in getattr(module, "training_state", ())
-    }
+    parts = {name: getattr(module, "training_state", ()) for name, module in model.named_modules()}
+    return {f"{prefix}.{name}".removeprefix(".") for prefix, names in parts.items() for name in names}
 
 
 def model_card(model: VQVAE, card: Mapping[str, Any] | None = None) -> str:

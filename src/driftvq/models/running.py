@@ -55,12 +55,10 @@ class Room(NamedTuple):
 
 
 def load_model(path: str, device: str = "auto", batch_size: int | None = None) -> Loaded:
-    """Load a model (see ``VQVAE.from_pretrained``) for encoding or decoding; the batch size is 16 on a GPU.
-
-    On a CPU it is 1: then what an image becomes cannot depend on its neighbours, at some cost in speed for small ones.
-    """
+    """Load a model (see ``VQVAE.from_pretrained``) for encoding or decoding, and choose how many images at once."""
     chosen = pick_device(device)
     model = VQVAE.from_pretrained(path, map_location=chosen).eval()
+    # On a CPU one: then what it becomes cannot depend on its neighbours, at some cost in speed for small images.
     return Loaded(model, chosen, batch_size or (1 if chosen.type == "cpu" else 16))
 
 
@@ -78,10 +76,7 @@ def metric_bytes(metrics: Collection[str]) -> int:
 
 
 def find_room(model: VQVAE, workers: int = 0, more: int = 0, max_pixels: int | None = None) -> Room:
-    """What the free memory has room for, or ``max_pixels`` of an image, beside ``more`` bytes that its pixels take.
-
-    Each of the ``workers``, processes that read ahead, may have images as large on its way.
-    """
+    """What the free memory (or ``max_pixels``) has room for, beside ``more`` bytes a pixel and the workers' images."""
     device = next(model.parameters()).device
     host = int(USABLE * available_memory())
     free = int(USABLE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else host

@@ -14,7 +14,7 @@ import torch
 from driftvq.data.images import SUFFIXES, write_image
 from driftvq.models.running import Room, decode_pixels, find_room, repeatable
 from driftvq.models.vqvae import VQVAE
-from driftvq.tokens.encoding import Progress, token_model, unheard
+from driftvq.tokens.encoding import Progress, nobody, token_model
 from driftvq.tokens.format import partial_folder, taken
 from driftvq.tokens.reader import Tokens, check_range, open_tokens
 
@@ -30,7 +30,12 @@ def safe_parts(name: str) -> list[str]:
     """
     parts = [_safe(part) for part in name.split("/")]
     *folders, file = [part for part in parts if part] or ["image"]
-    return [*_shortened(folders), file]
+    lengths = list(accumulate(len(part.encode()) + 1 for part in folders))
+    if lengths and lengths[-1] > MAX_FOLDER_BYTES:  # too long together: the first ones and a digest of all
+        digest = hashlib.sha256("/".join(folders).encode()).hexdigest()[:16]
+        kept = [part for part, length in zip(folders, lengths, strict=True) if length <= MAX_FOLDER_BYTES - 40]
+        folders = [*kept, f"~{digest}"]
+    return [*folders, file]
 
 
 def place_image(root: Path, name: str, suffixes: frozenset[str]) -> Path:
@@ -62,15 +67,6 @@ def place_image(root: Path, name: str, suffixes: frozenset[str]) -> Path:
     return folder / f"{file}.{first + bisect_left(range(first, end), True, key=is_free)}.png"
 
 
-def _shortened(folders: list[str]) -> list[str]:
-    """The folders, if together they are not too long; else the first ones and a digest of all."""
-    if sum(len(part.encode()) + 1 for part in folders) <= MAX_FOLDER_BYTES:
-        return folders
-    lengths = accumulate(len(part.encode()) + 1 for part in folders)
-    kept = [part for part, length in zip(folders, lengths, strict=True) if length <= MAX_FOLDER_BYTES - 40]
-    return [*kept, "~" + hashlib.sha256("/".join(folders).encode()).hexdigest()[:16]]
-
-
 def _safe(part: str) -> str:
     """A file name that every system accepts: no control characters, none that Windows reserves, not too long."""
     text = part.encode("utf-8", "replace").decode()
@@ -86,12 +82,7 @@ RENAMED, SKIPPED = "renamed.txt", "skipped.txt"
 
 
 def decode_tokens(
-    model: VQVAE,
-    tokens: Tokens | str | Path,
-    out: str | Path,
-    *,
-    room: Room | None = None,
-    progress: Progress = unheard,
+    model: VQVAE, tokens: Tokens | str | Path, out: str | Path, *, room: Room | None = None, progress: Progress = nobody
 ) -> int:
     """Write the images of tokens as PNG files; the folder appears when it is complete.
 
@@ -159,7 +150,8 @@ def _decode(model: VQVAE, tokens: Tokens, folder: Path, room: Room, progress: Pr
                     path = place_image(folder, name, SUFFIXES)
                     write_image(path, image.permute(1, 2, 0).numpy())
                     file = path.relative_to(folder).as_posix()
-                    if file != _plain_name(name):
+                    stem, _, suffix = name.rpartition(".")
+                    if file != f"{stem if f'.{suffix}'.lower() in SUFFIXES else name}.png":
                         moved.write(json.dumps([name, file]) + "\n")
                         renamed += 1
             progress(len(rows))
@@ -168,9 +160,3 @@ def _decode(model: VQVAE, tokens: Tokens, folder: Path, room: Room, progress: Pr
         if not listing.stat().st_size:
             listing.unlink()
     return renamed
-
-
-def _plain_name(name: str) -> str:
-    """The name with the suffix ``.png``."""
-    stem, _, suffix = name.rpartition(".")
-    return f"{stem if f'.{suffix}'.lower() in SUFFIXES else name}.png"

@@ -19,7 +19,7 @@ from driftvq.tokens.writer import TokenWriter
 Progress = Callable[[int], object]
 
 
-def unheard(count: int) -> None:
+def nobody(count: int) -> None:
     """Nobody wants to know the progress."""
 
 
@@ -48,15 +48,13 @@ def encode_images(
     settings: dict[str, Any] | None = None,
     overwrite: bool = False,
     strict: bool = False,
-    progress: Progress = unheard,
+    progress: Progress = nobody,
 ) -> Tokens:
     """Write the tokens of images, e.g. of :func:`driftvq.data.eval_batches`; memory does not grow with their number.
 
-    Args:
-        settings: JSON values to keep in the index.
-        overwrite: replace an existing token folder.
-        strict: an image too small for the model is an error; else it is skipped.
-        progress: told how many images were dealt with since the last call; first, before any work, how many earlier.
+    ``settings`` are JSON values to keep in the index; ``overwrite`` replaces an existing token folder; an image too
+    small for the model is skipped, or an error if ``strict``; ``progress`` is told how many images were dealt with
+    since the last call, and first, before any work, how many earlier.
     """
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite) as writer:
         _encode(model, batches, writer, strict, find_room(model), progress)
@@ -76,7 +74,7 @@ def encode_source(
     overwrite: bool = False,
     resume: bool = False,
     room: Room | None = None,
-    progress: Progress = unheard,
+    progress: Progress = nobody,
 ) -> Tokens:
     """Write the tokens of all images of a source; can be interrupted and resumed.
 
@@ -98,9 +96,7 @@ def encode_source(
                 limits |= {"batch_size": batch_size, "workers": workers}
                 with eval_batches(source, size=size, start=start, **limits) as batches:
                     progress(start)
-                    told = (
-                        batch._replace(skipped=[x for x in batch.skipped if x[0] not in known]) for batch in batches
-                    )
+                    told = (b._replace(skipped=[x for x in b.skipped if x[0] not in known]) for b in batches)
                     _encode(model, told, writer, strict, room, progress)
         return open_tokens(writer.finish())
 
@@ -122,7 +118,6 @@ def _encode(
 
 def token_model(model: VQVAE) -> TokenModel:
     """What a token folder says of a model; an error for one without tokens."""
-    if model.quantizer is None:
+    if (quantizer := model.quantizer) is None:
         raise ValueError("this model is a plain autoencoder (quantizer 'none'): it has no tokens")
-    quantizer = model.quantizer
     return TokenModel(model_hash(model), quantizer.codebook_size, model.downscale, quantizer.indices_per_position)

@@ -76,9 +76,8 @@ class TokenWriter(AbstractContextManager["TokenWriter"]):
 
     After :meth:`finish` the folder is complete. Without it, the batches written so far stay in the partial folder, and
     a writer with ``resume=True`` goes on after them, even if the process was killed. The partial folder is locked until
-    then: a second writer of the same output is refused. With ``overwrite`` an existing token folder is replaced, and
-    what an interrupted run left is dropped. ``settings`` are JSON values to keep in the index; a resumed run must have
-    the same.
+    then: a second writer of the same output is refused. ``overwrite`` replaces an existing token folder, and what an
+    interrupted run left. A resumed run must have the same ``settings``, JSON values that the index keeps.
     """
 
     def __init__(

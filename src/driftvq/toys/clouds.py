@@ -1,9 +1,7 @@
-"""The drifting clouds of Suppl. 11: translation, expansion, shrinking, split.
+"""The drifting clouds of Suppl. 11, in the plane: n points, of which b make a batch, k codes, e epochs.
 
 Every random number of a demo is drawn in :func:`make_cloud`, so the same arrays can be handed to another
 implementation. What the supplement leaves open is chosen here and argued in ``docs/toys.md``.
-
-Shape suffixes: n points of the cloud, b points of a batch, k codes, e epochs; the plane has 2 dimensions.
 """
 
 from abc import ABC, abstractmethod
@@ -21,8 +19,7 @@ DEMOS = ("translation", "expansion", "shrinking", "split")
 POINTS, CODES, BATCH_SIZE, EPOCHS = 1500, 16, 100, 30
 SPEED, SHIFT, EXPANSION, SHRINKAGE = 0.1, 10.0, 5.0, 0.2
 SCALES = {"expansion": EXPANSION, "shrinking": SHRINKAGE}
-MAX_CONDITION = 3.0
-SPLIT_MEAN = 0.5
+MAX_CONDITION, SPLIT_MEAN = 3.0, 0.5
 
 
 class Cloud(ABC):

@@ -22,8 +22,7 @@ FIRST_TAU, FIRST_LR, TAU_DECAY, LR_DECAY = 4.0, 0.5, 0.5, 0.9
 def squared_distances(codebook: Array, points: Array) -> Array:
     """``|x_i - c_k|²``: ``(…, b, k)`` from codes ``(…, k, 2)`` and points ``(…, b, 2)``."""
     along_x, along_y = (points[..., :, None, axis] - codebook[..., None, :, axis] for axis in range(2))
-    distances: Array = along_x * along_x + along_y * along_y
-    return distances
+    return np.asarray(along_x * along_x + along_y * along_y)
 
 
 def winners(codebook: Array, points: Array) -> Indices:
@@ -32,10 +31,7 @@ def winners(codebook: Array, points: Array) -> Indices:
 
 
 def ema_update(codebook: Array, batch: Array, alpha: float = ALPHA) -> Array:
-    """Vanilla: ``c_k ← (1-α) c_k + α · mean{x_i : w_i = k}`` for every code that won a point; the others stay.
-
-    Codes are ``(k, 2)`` and points ``(b, 2)``, or ``(s, k, 2)`` and ``(s, b, 2)`` for s runs side by side.
-    """
+    """Vanilla: ``c_k ← (1-α) c_k + α · mean{x_i : w_i = k}`` for every code that won a point; the others stay."""
     one_hot = (winners(codebook, batch)[..., None, :] == np.arange(codebook.shape[-2])[:, None]).astype(np.float64)
     count = one_hot.sum(axis=-1, keepdims=True)
     mean = (one_hot @ batch) / np.maximum(count, 1)
@@ -48,7 +44,7 @@ def ns_vq_update(codebook: Array, batch: Array, lr: float, tau: float) -> Array:
     ``d_k = |c_k - c_w|²``,  ``ω_k = e^{-d_k/τ} / Σ_j e^{-d_j/τ}``,
     ``c_w += lr (x - c_w)``,  ``c_k += lr ω_k (x - c_k)`` for k ≠ w
 
-    The kernel measures from the code to the *winner*, not to the point. Shapes as in :func:`ema_update`.
+    The kernel measures from the code to the *winner*, not to the point. Shapes as in :func:`squared_distances`.
     """
     codes = codebook.reshape(-1, *codebook.shape[-2:]).copy()
     batches = batch.reshape(-1, *batch.shape[-2:])
@@ -172,8 +168,7 @@ class TransVQToyLearner(QuantizerLearner):
 def library_learner(name: str, codebook: Array) -> QuantizerLearner:
     """A learner for a registered quantizer with its defaults; with q indices per position, each has ``16^(1/q)`` codes.
 
-    A codebook that follows the latents starts at the given codes, as the toy rules do, and not at k-means of a first
-    batch: what is seen is then how it follows and not where it began.
+    A codebook that follows starts at the given codes, not at k-means of a first batch: to see it follow, not begin.
     """
     codes = len(codebook)
     places = make_quantizer(name, dim=2, codebook_size=codes).indices_per_position

@@ -67,11 +67,9 @@ def run_demos(
 ) -> list[Trajectory]:
     """Let a method follow several clouds side by side, which costs the sample-by-sample rule little more than one.
 
-    Args:
-        runs: demo and seed of each; the seed gives the cloud, the first codebook, the order and the first weights.
-        method: one of :data:`driftvq.toys.rules.METHODS`, or any name when ``learner`` is given.
-        n, batch_size, epochs, speed: points, points per batch, passes over the cloud, drift rate r.
-        learner: makes a learner of all runs from their first codebooks ``(s, k, 2)``, instead of the method's own.
+    Each run is a demo and a seed, which gives the cloud, the first codebook, the order and the first weights; ``n`` is
+    the points of a cloud, ``speed`` its drift rate r. ``learner`` makes one of all runs from their first codebooks
+    ``(s, k, 2)``, instead of that of the method, which is then any name.
     """
     if not 1 <= batch_size <= n:
         raise ValueError(f"batch_size must lie between 1 and the {n} points of the cloud, got {batch_size}")
