@@ -14,7 +14,7 @@ import torch
 from driftvq.data.images import SUFFIXES, write_image
 from driftvq.models.running import Room, decode_pixels, find_room, repeatable
 from driftvq.models.vqvae import VQVAE
-from driftvq.tokens.encoding import Progress, nobody, token_model
+from driftvq.tokens.encoding import Listener, Progress, nobody, token_model
 from driftvq.tokens.format import partial_folder, taken
 from driftvq.tokens.reader import Tokens, check_range, open_tokens
 
@@ -82,7 +82,7 @@ RENAMED, SKIPPED = "renamed.txt", "skipped.txt"
 
 
 def decode_tokens(
-    model: VQVAE, tokens: Tokens | str | Path, out: str | Path, *, room: Room | None = None, progress: Progress = nobody
+    model: VQVAE, tokens: Tokens | str | Path, out: str | Path, *, room: Room | None = None, progress: Listener = None
 ) -> int:
     """Write the images of tokens as PNG files; the folder appears when it is complete.
 
@@ -101,7 +101,7 @@ def decode_tokens(
         raise ValueError(f"{folder} is left from a run that was killed; remove it or choose another output")
     folder.mkdir(parents=True)
     try:
-        renamed = _decode(model, tokens, folder, room or find_room(model), progress)
+        renamed = _decode(model, tokens, folder, room or find_room(model), progress or nobody)
         if out.is_dir():
             out.rmdir()  # it is empty, and not every system renames over a folder
         folder.rename(out)

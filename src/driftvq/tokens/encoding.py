@@ -17,6 +17,7 @@ from driftvq.tokens.reader import Tokens, open_tokens
 from driftvq.tokens.writer import TokenWriter
 
 Progress = Callable[[int], object]
+Listener = Progress | None
 
 
 def nobody(count: int) -> None:
@@ -48,7 +49,7 @@ def encode_images(
     settings: dict[str, Any] | None = None,
     overwrite: bool = False,
     strict: bool = False,
-    progress: Progress = nobody,
+    progress: Listener = None,
 ) -> Tokens:
     """Write the tokens of images, e.g. of :func:`driftvq.data.eval_batches`; memory does not grow with their number.
 
@@ -57,7 +58,7 @@ def encode_images(
     since the last call, and first, before any work, how many earlier.
     """
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite) as writer:
-        _encode(model, batches, writer, strict, find_room(model), progress)
+        _encode(model, batches, writer, strict, find_room(model), progress or nobody)
         return open_tokens(writer.finish())
 
 
@@ -74,7 +75,7 @@ def encode_source(
     overwrite: bool = False,
     resume: bool = False,
     room: Room | None = None,
-    progress: Progress = nobody,
+    progress: Listener = None,
 ) -> Tokens:
     """Write the tokens of all images of a source; can be interrupted and resumed.
 
@@ -95,9 +96,9 @@ def encode_source(
                 limits: dict[str, Any] = {"strict": strict, "max_pixels": room.image, "batch_pixels": room.at_once}
                 limits |= {"batch_size": batch_size, "workers": workers}
                 with eval_batches(source, size=size, start=start, **limits) as batches:
-                    progress(start)
+                    (progress or nobody)(start)
                     told = (b._replace(skipped=[x for x in b.skipped if x[0] not in known]) for b in batches)
-                    _encode(model, told, writer, strict, room, progress)
+                    _encode(model, told, writer, strict, room, progress or nobody)
         return open_tokens(writer.finish())
 
 

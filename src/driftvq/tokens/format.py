@@ -102,16 +102,13 @@ def read_names(path: Path) -> Iterator[str]:
 
 def check_same(folder: Path, found: TokenIndex, now: TokenIndex) -> None:
     """Refuse to go on with what another model, or other settings, began."""
-    changed = ""
     if found.model != now.model:
-        changed = f"model {found.model.model_hash}, this is {now.model.model_hash}"
-    elif names := [
-        name for name in now.settings | found.settings if found.settings.get(name) != now.settings.get(name)
-    ]:
-        both = (f"{name} was {found.settings.get(name)!r}, is {now.settings.get(name)!r}" for name in sorted(names))
-        changed = f"other settings: {'; '.join(both)}"
-    if changed:
-        raise ValueError(f"{folder} was begun with {changed}; --overwrite starts again")
+        both = f"{found.model.model_hash}, this is {now.model.model_hash}"
+        raise ValueError(f"{folder} was begun with model {both}; --overwrite starts again")
+    old, new = found.settings, now.settings
+    if names := [name for name in sorted(old | new) if old.get(name) != new.get(name)]:
+        changed = "; ".join(f"{name} was {old.get(name)!r}, is {new.get(name)!r}" for name in names)
+        raise ValueError(f"{folder} was begun with other settings: {changed}; --overwrite starts again")
 
 
 def _parse(values: Mapping[str, Any]) -> TokenIndex:
