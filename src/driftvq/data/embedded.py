@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,13 +17,8 @@ PHOTOGRAPHS = {
     "sklearn/datasets/images": "china.jpg flower.jpg",
 }
 """Colour photographs that come with the packages themselves; no downloads, and of the two motorcycles, one."""
-
-TRAIN_SHARE, VAL_SHARE = 0.75, 0.2
-"""Left and right part of each photograph's width; the strip between them belongs to neither."""
-
-LARGEST_SIDE = 800
-"""A photograph with a longer short side starts at half its size, so that none outweighs the others."""
-
+TRAIN_SHARE, VAL_SHARE = 0.75, 0.2  # left and right part of each photograph's width; the strip between is neither's
+LARGEST_SIDE = 800  # a photograph with a longer short side starts at half its size, so that none outweighs the others
 SCALES = (1, 2, 4)
 
 
@@ -38,10 +34,7 @@ class Tile(NamedTuple):
 
 
 class EmbeddedSource:
-    """Tiles of the embedded photographs; training and validation tiles come from regions that share no pixel.
-
-    Those to train on overlap by half. A region smaller than ``size`` gives smaller tiles, which the loader enlarges.
-    """
+    """Tiles of the embedded photographs; training and validation tiles come from regions that share no pixel."""
 
     def __init__(self, split: str, size: int = 64) -> None:
         if size < 1:
@@ -49,27 +42,20 @@ class EmbeddedSource:
         self.problems: list[tuple[str, str]] = []
         self.photographs = find_photographs()
         parts = ("train", "val") if split == "all" else (split,)
-        self.tiles = [
-            tile
-            for part in parts
-            for number, path in enumerate(self.photographs)
-            for tile in _tiles(number, _read(path).shape[:2], part, size)
-        ]
+        shapes = [_read(path).shape[:2] for path in self.photographs]
+        self.tiles = [tile for part in parts for n, shape in enumerate(shapes) for tile in _tiles(n, shape, part, size)]
 
     def __len__(self) -> int:
         return len(self.tiles)
 
     def name(self, index: int) -> str:
         """Photograph, split, scale and position, such as ``coffee_val_s2_x0000_y0064.png``."""
-        tile = self.tiles[index]
-        stem = self.photographs[tile.photograph].stem
-        return f"{stem}_{tile.split}_s{tile.scale}_x{tile.left:04d}_y{tile.top:04d}.png"
+        number, split, scale, left, top, _ = self.tiles[index]
+        return f"{self.photographs[number].stem}_{split}_s{scale}_x{left:04d}_y{top:04d}.png"
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
-        """One tile ``(side, side, 3)``."""
-        tile = self.tiles[index]
-        region = _shrunk_region(self.photographs[tile.photograph], tile.split, tile.scale)
-        return region[tile.top : tile.top + tile.side, tile.left : tile.left + tile.side].copy()
+        number, split, scale, left, top, side = self.tiles[index]
+        return _shrunk_region(self.photographs[number], split, scale)[top : top + side, left : left + side].copy()
 
 
 def find_photographs() -> list[Path]:
@@ -77,15 +63,12 @@ def find_photographs() -> list[Path]:
     found = []
     for place, names in PHOTOGRAPHS.items():
         package, _, folder = place.partition("/")
-        spec = find_spec(package)
-        roots = (spec.submodule_search_locations or []) if spec else []
-        paths = [Path(root, folder, name) for root in roots for name in names.split()]
+        roots = getattr(find_spec(package), "submodule_search_locations", None) or []
+        paths = (Path(root, folder, name) for root in roots for name in names.split())
         found += [path for path in paths if path.is_file()]
     if not found:
-        raise ValueError(
-            "without data given, photographs of scikit-image and scikit-learn are used, and neither is installed: "
-            f"{install_command('tokenizer')}"
-        )
+        what = "without data given, photographs of scikit-image and scikit-learn are used, and neither is installed"
+        raise ValueError(f"{what}: {install_command('tokenizer')}")
     return found
 
 
@@ -102,13 +85,10 @@ def _tiles(photograph: int, shape: tuple[int, ...], split: str, size: int) -> li
         height, width = shape[0] // scale, (last - first) // scale
         if scale > scales[0] and min(height, width) < size:
             break
-        side = min(size, height, width)
-        stride = max(side // 2, 1) if split == "train" else side
-        tiles += [
-            Tile(photograph, split, scale, left, top, side)
-            for top in range(0, height - side + 1, stride)
-            for left in range(0, width - side + 1, stride)
-        ]
+        side = min(size, height, width)  # smaller tiles of a small region are enlarged by the loader
+        stride = max(side // 2, 1) if split == "train" else side  # those to train on overlap by half
+        corners = product(range(0, height - side + 1, stride), range(0, width - side + 1, stride))
+        tiles += [Tile(photograph, split, scale, left, top, side) for top, left in corners]
     return tiles
 
 
@@ -125,5 +105,4 @@ def _shrunk_region(path: Path, split: str, scale: int) -> Pixels:
     if scale == 1:
         return region
     squares = region.reshape(height, scale, width, scale, 3)
-    shrunk: Pixels = (squares.mean(axis=(1, 3)) + 0.5).astype(np.uint8)
-    return shrunk
+    return np.asarray(squares.mean(axis=(1, 3)) + 0.5, dtype=np.uint8)

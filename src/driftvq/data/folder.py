@@ -21,8 +21,7 @@ SPLITS = ("train", "val", "all")
 class PackedNames:
     """An immutable sequence of byte strings kept as one block and its offsets: length + 8 bytes a name.
 
-    A list of str takes more than twice as much, and every worker process ends up with a copy of its own, because
-    reading an object changes its reference count.
+    A list of str takes twice as much, and again in every worker, since reading an object changes its reference count.
     """
 
     def __init__(self, names: Iterable[bytes]) -> None:
@@ -64,10 +63,8 @@ def split_rows(names: Iterable[bytes], split: str, val_share: float, seed: int, 
         held_out &= shares != shares.max()
     rows = np.flatnonzero(held_out if split == "val" else ~held_out).astype(np.uint32)
     if not len(rows):
-        raise ValueError(
-            f"{where} has {len(shares):,} image{'s' * (len(shares) != 1)}, too few to hold one out; "
-            "name images to validate on with --val-data"
-        )
+        few = f"{len(shares):,} image{'s' * (len(shares) != 1)}, too few to hold one out"
+        raise ValueError(f"{where} has {few}; name images to validate on with --val-data")
     return rows
 
 
@@ -169,9 +166,7 @@ def _text(name: bytes) -> str:
 
 TRAIN_FOLDERS = ("train", "training")
 VAL_FOLDERS = ("val", "validation", "valid", "test")
-
-LONGEST_LINE = 1 << 16
-"""Bytes of a path in a list; no system opens a longer one."""
+LONGEST_LINE = 1 << 16  # bytes of a path in a list; no system opens a longer one
 
 
 class NamedRows:
@@ -197,7 +192,6 @@ class FileSource(NamedRows):
         self._rows = split_rows(names, split, val_share, seed, str(root))
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
-        """Decode one image; see :func:`driftvq.data.images.read_image`."""
         name = os.fsdecode(self._names[int(self._rows[index])])
         return read_image(os.path.join(self.root, name), min_side)  # noqa: PTH118 (a Path costs ten times as much)
 
@@ -239,8 +233,7 @@ def open_files(paths: Iterable[Path]) -> FileSource:
 
 def split_folder(root: Path, split: str) -> tuple[Path, str]:
     """The folder of a split and what is left to split in it: ``root/val, "all"``, or ``root, "val"``."""
-    train = [root / name for name in TRAIN_FOLDERS if (root / name).is_dir()]
-    val = [root / name for name in VAL_FOLDERS if (root / name).is_dir()]
+    train, val = ([root / name for name in known if (root / name).is_dir()] for known in (TRAIN_FOLDERS, VAL_FOLDERS))
     if split == "all" or not train or not val:
         return root, split
     return (train if split == "train" else val)[0], "all"

@@ -1,6 +1,7 @@
 """One image: from a file to uint8 RGB, to a square of the wanted size, and back into a file."""
 
 import os
+from contextlib import suppress
 from functools import cache
 from io import BytesIO
 from types import ModuleType
@@ -17,30 +18,15 @@ from driftvq.machine import available_memory
 from driftvq.names import check_name, needed, reason_of
 
 Pixels = NDArray[np.uint8]
-Problems = list[tuple[str, str]]
-"""Name and reason of what cannot be read."""
-
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".tif", ".tiff"}
-    | {".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2", ".j2k"}
-)
-"""File names that count as images."""
-
+Problems = list[tuple[str, str]]  # name and reason of what cannot be read
+_ENDINGS = "jpg jpeg jpe jfif png webp bmp dib gif tif tiff ppm pgm pbm pnm avif jp2 j2k"
+SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS.split())  # of file names that count as images
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000")
 """What Pillow may try; its other readers include one that starts an external program (EPS)."""
-
-MAX_PIXELS = 178_956_970
-"""Pillow's own limit for an error; checked here from the header, so that no global setting is touched."""
-
-READ_BYTES = 24
-"""Memory that reading takes for a pixel at most: transparency, or 16 bits, beside what Pillow keeps."""
-
-USABLE = 0.8
-"""Share of the free memory that images may take."""
-
-SMALL_FILE, SMALL_IMAGE = 1 << 20, 1 << 22
-"""Bytes that are read at once; pixels that are read without a look at the free memory."""
-
+MAX_PIXELS = 178_956_970  # Pillow's own limit for an error; checked here from the header, with no global setting
+READ_BYTES = 24  # memory that reading takes for a pixel at most: transparency, or 16 bits, beside what Pillow keeps
+USABLE = 0.8  # share of the free memory that images may take
+SMALL_FILE, SMALL_IMAGE = 1 << 20, 1 << 22  # bytes read at once; pixels read without a look at the memory
 _ORIENTATION_TAG = 0x0112
 _TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 """What undoes the EXIF orientations 2 to 8."""
@@ -70,17 +56,11 @@ def to_uint8(images: Tensor) -> Tensor:
 
 
 def read_image(source: str | os.PathLike[str] | bytes, min_side: int | None = None) -> Pixels:
-    """Decode an image file, or its bytes, to uint8 RGB ``(h, w, 3)``.
+    """Decode an image file, or its bytes, to uint8 RGB ``(h, w, 3)``; a BadImageError says why it cannot be.
 
-    EXIF orientation is applied, transparency laid over white, 16 bits scaled to 8, CMYK converted, and of an
-    animation the first frame taken. Colour profiles are not applied.
-
-    With ``min_side``, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size as long as both sides stay at least this long:
-    several times faster when the image is shrunk afterwards anyway, at slightly other pixel values.
-
-    Raises:
-        BadImageError: the file is missing, empty, truncated, larger than 178 million pixels or than the free memory
-            allows, or no image.
+    EXIF orientation is applied (colour profiles are not), transparency laid over white, 16 bits scaled to 8, CMYK
+    converted, of an animation the first frame taken. With ``min_side``, a JPEG is decoded at 1/2, 1/4 or 1/8 of its
+    size as long as both sides stay at least this long: several times faster, at slightly other pixel values.
     """
     where = None if isinstance(source, bytes) else os.fspath(source)
     pillow = pillow_image()
@@ -148,17 +128,22 @@ def _decode(pillow: ModuleType, image: Any, min_side: int | None) -> Pixels:
     image.load()
     if drafted is not None and image.size != (sides := (int(drafted[1][2]), int(drafted[1][3]))):
         image = image.crop((0, 0, *sides))  # where the factor does not divide a side, it ends in a made-up pixel
-    orientation = _orientation(image)
+    orientation = 1
+    with suppress(Exception):  # damaged metadata, which says nothing about the pixels
+        orientation = int(image.getexif().get(_ORIENTATION_TAG, 1))
     if 2 <= orientation <= 8:
         image = image.transpose(getattr(pillow.Transpose, _TURNS[orientation - 2]))
     if image.mode == "I" or image.mode.startswith("I;16"):
-        return _from_16_bits(np.asarray(image))
+        gray = np.asarray(image)
+        low, high = int(gray.min()), int(gray.max())
+        if low < 0 or high > 65535:
+            raise BadImageError(f"integer pixels from {low} to {high}, outside 0..65535")
+        return np.repeat(((gray.astype(np.uint32) + 128) // 257).astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode == "F":
         raise BadImageError("floating-point pixels, whose range is not known")
     has_alpha = image.mode == "P" and image.palette.mode.endswith("A")
     if has_alpha or image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        white = pillow.new("RGBA", image.size, "white")
-        image = pillow.alpha_composite(white, image.convert("RGBA"))
+        image = pillow.alpha_composite(pillow.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
@@ -168,21 +153,6 @@ def _check_memory(width: int, height: int) -> None:
     need, free = width * height * READ_BYTES * (1 if worker is None else worker.num_workers), 0
     if width * height > SMALL_IMAGE and need > USABLE * (free := available_memory()):
         raise BadImageError(f"{width} x {height} pixels need {need >> 20:,} MB to be read, {free >> 20:,} MB are free")
-
-
-def _orientation(image: Any) -> int:
-    try:
-        return int(image.getexif().get(_ORIENTATION_TAG, 1))
-    except Exception:  # damaged metadata, which says nothing about the pixels
-        return 1
-
-
-def _from_16_bits(gray: NDArray[Any]) -> Pixels:
-    low, high = int(gray.min()), int(gray.max())
-    if low < 0 or high > 65535:
-        raise BadImageError(f"integer pixels from {low} to {high}, outside 0..65535")
-    scaled = ((gray.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    return np.repeat(scaled[:, :, None], 3, axis=2)
 
 
 CROPS = ("center", "random")
@@ -197,22 +167,16 @@ def fit_image(
     need ``rng``, which always gives two numbers, whatever the image's shape.
     """
     check_name("crop", crop, CROPS)
-    place, mirror = None, False
-    if crop == "random" or flip:
-        if rng is None:
-            raise ValueError("crop='random' and flip need rng, a numpy.random.Generator; received None")
-        draws = rng.random(2)
-        place = float(draws[0]) if crop == "random" else None
-        mirror = flip and bool(draws[1] < 0.5)
-    square = _cut_square(image, size, place)
-    return np.ascontiguousarray(square[:, ::-1]) if mirror else square
+    drawn = crop == "random" or flip
+    if drawn and rng is None:
+        raise ValueError("crop='random' and flip need rng, a numpy.random.Generator; received None")
+    place, side = rng.random(2) if drawn and rng is not None else (0.0, 1.0)
+    square = _cut_square(image, size, float(place) if crop == "random" else None)
+    return np.ascontiguousarray(square[:, ::-1]) if flip and side < 0.5 else square
 
 
 def _cut_square(image: Pixels, size: int, place: float | None) -> Pixels:
-    """The square at ``place`` (0 to below 1; None is the centre) of the longer side.
-
-    Only the square's own part is scaled, so that a long thin strip stays cheap.
-    """
+    """The square at ``place`` (0 to below 1; None is the centre) of the longer side; the rest is not even scaled."""
     height, width = image.shape[:2]
     short, long = min(height, width), max(height, width)
     scaled_long = max(size, round(long * size / short))

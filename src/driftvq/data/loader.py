@@ -6,25 +6,22 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from driftvq.data.images import CROPS, BadImageError, Pixels, Problems
 from driftvq.data.rows import EvalRows, Part, TrainRows
 from driftvq.data.sources import ImageSource
 from driftvq.names import check_name
 
-GRACE_SECONDS = 60.0
-"""How long a worker goes on after SIGTERM."""
-
-PARENT_SECONDS = 1.0
-"""How often a worker looks whether anybody still wants its batches."""
+GRACE_SECONDS = 60.0  # how long a worker goes on after SIGTERM
+PARENT_SECONDS = 1.0  # how often a worker looks whether anybody still wants its batches
 
 
 class ImageBatch(NamedTuple):
@@ -35,41 +32,40 @@ class ImageBatch(NamedTuple):
     skipped: Problems
 
 
-class Batches:
+_Finish = Callable[[Iterator[Part], Problems], Iterator[ImageBatch]]
+
+
+class Batches(AbstractContextManager["Batches"]):
     """Batches that can be iterated over again and again; ``close`` ends the worker processes."""
 
-    def __init__(
-        self, parts: Dataset[Part], keys: Callable[[], Any], workers: int, finish: Callable[[Iterator[Part]], Any]
-    ) -> None:
+    def __init__(self, rows: TrainRows | EvalRows, keys: Callable[[], Any], workers: int, finish: _Finish) -> None:
         if workers < 0:
             raise ValueError(f"workers must be 0 or more; received {workers}")
-        self._parts, self._keys, self._workers, self._finish = parts, keys, workers, finish
+        self._rows, self._keys, self._workers, self._finish = rows, keys, workers, finish
         self._open: list[Any] = []
 
     def __iter__(self) -> Iterator[ImageBatch]:
         # Own generator: DataLoader would draw from torch's global one and change every random number after it.
         loader: DataLoader[Part] = DataLoader(
-            self._parts,
+            self._rows,
             batch_size=None,
             sampler=self._keys(),
             num_workers=self._workers,
-            collate_fn=_unchanged,  # a lambda could not be sent to a worker
+            collate_fn=Part._make,  # as it is; a lambda could not be sent to a worker
             worker_init_fn=partial(_start_worker, os.getpid()),
             generator=torch.Generator(),
         )
         with _no_ctrl_c_for_children():
             iterator = iter(loader)
         self._open.append(iterator)
+        problems = self._rows.source.problems
         try:
-            for batch in self._finish(iterator):
+            for batch in self._finish(_sound(iterator, problems, self._rows.strict), problems):
                 yield batch
                 if iterator not in self._open:  # closed meanwhile: to ask again would wait for ever
                     return
         finally:
             self._end(iterator)
-
-    def __enter__(self) -> "Batches":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -84,10 +80,6 @@ class Batches:
             self._open.remove(iterator)
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
-
-
-def _unchanged(part: Any) -> Any:
-    return part
 
 
 @contextmanager
@@ -118,10 +110,8 @@ def _start_worker(reader: int, _: int) -> None:
 
 
 def _end_after(reader: int) -> None:
-    """End this process when the one that reads its batches is gone, even if it was killed.
-
-    Nothing else would: a worker waits to hand over a batch through a pipe that it, or another worker, holds open.
-    """
+    """End this process when the one that reads its batches is gone, even if it was killed."""
+    # Nothing else would: a worker waits to hand over a batch through a pipe that it, or another worker, holds open.
     served = os.getppid() != reader  # its parent is a fork server, which lives as long as its children
     with suppress(ProcessLookupError):
         while served or os.getppid() == reader:
@@ -145,27 +135,18 @@ def train_batches(
     flip: bool = True,
     strict: bool = False,
 ) -> Batches:
-    """Endless batches from ``start_step`` on, a new order each epoch.
+    """Endless batches from ``start_step`` on, a new order each epoch, read ahead by so many ``workers``.
 
     The images of step s do not depend on ``start_step`` or ``workers``, and ranks share out the rows of one global
-    batch of ``batch_size * world_size``. An unreadable image is replaced by the next readable one of the order.
-
-    Args:
-        batch_size: images of one rank.
-        start_step: the first step, so that a resumed run continues where it was.
-        workers: processes that read ahead; 0 reads in this one.
-        strict: an unreadable image is an error.
-
-    Raises:
-        BadImageError: while iterating, when no image can be read, or 1,000 in a row cannot.
+    batch of ``batch_size * world_size``. An unreadable image is replaced by the next readable one of the order; if
+    ``strict``, or when no image or 1,000 in a row cannot be read, it is a BadImageError while iterating.
     """
     check_name("crop", crop, CROPS)
     _check_counts(source, size=size, batch_size=batch_size, rank=rank, world_size=world_size)
     if start_step < 0:
         raise ValueError(f"start_step must be 0 or more; received {start_step}")
     rows = TrainRows(source, size, batch_size, seed, rank, world_size, crop, flip, strict)
-    steps = partial(itertools.count, start_step)
-    return Batches(rows, steps, workers, lambda parts: _train(_sound(parts, source.problems, strict), source.problems))
+    return Batches(rows, partial(itertools.count, start_step), workers, _train)
 
 
 def eval_batches(
@@ -189,12 +170,9 @@ def eval_batches(
         start: the first image, for what was interrupted.
         limit: at most so many images, evenly spaced over the source, so that a sorted one is still represented.
         rank: this process takes images rank, rank + world_size, ...; maybe none, if there are fewer images than ranks.
-        strict: an unreadable image is an error.
+        strict: an unreadable image is a BadImageError while iterating, which it is anyway when none can be read.
         max_pixels: of an image, with ``size=None``; a larger one counts as unreadable.
         batch_pixels: of a batch, with ``size=None``: it ends before it has more; a larger image is a batch of its own.
-
-    Raises:
-        BadImageError: while iterating, when no image can be read.
     """
     _check_counts(source, size=size, batch_size=batch_size, rank=rank, world_size=world_size)
     if limit is not None and limit < 1:
@@ -207,11 +185,7 @@ def eval_batches(
     chunk = batch_size if size is not None else 1
     rows = EvalRows(source, size, indices, chunk, strict, max_pixels)
     most = batch_pixels if size is None else None
-
-    def finish(parts: Iterator[Part]) -> Iterator[ImageBatch]:
-        sound = _sound(parts, source.problems, strict)
-        return _rebatch(sound, batch_size, source.problems, world_size == 1, most)
-
+    finish = partial(_rebatch, batch_size=batch_size, all_mine=world_size == 1, batch_pixels=most)
     return Batches(rows, partial(range, -(-len(indices) // chunk)), workers, finish)
 
 
@@ -236,7 +210,7 @@ def _train(parts: Iterator[Part], problems: Problems) -> Iterator[ImageBatch]:
 
 
 def _rebatch(
-    parts: Iterator[Part], batch_size: int, problems: Problems, all_mine: bool, batch_pixels: int | None
+    parts: Iterator[Part], problems: Problems, batch_size: int, all_mine: bool, batch_pixels: int | None
 ) -> Iterator[ImageBatch]:
     """Full batches in spite of skipped images; the last one carries what was skipped after it."""
     images: list[Pixels] = []

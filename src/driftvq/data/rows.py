@@ -11,15 +11,11 @@ from torch.utils.data import Dataset
 from driftvq.data.images import BadImageError, Pixels, Problems, fit_image
 from driftvq.data.sources import ImageSource
 
-BLOCKS_TOGETHER = 16
-"""Shards whose samples are mixed: enough to shuffle well, few enough to stay near-sequential on disk."""
+BLOCKS_TOGETHER = 16  # shards whose samples are mixed: enough to shuffle well, few enough to read nearly in sequence
 
 
 class Order:
-    """An endless sequence of image indices: one permutation after the other, each from (seed, epoch).
-
-    ``block_ends`` is where blocks of neighbours (shards) end; the permutation then mixes a few blocks at a time.
-    """
+    """An endless sequence of image indices: one :func:`permutation` after the other, each from (seed, epoch)."""
 
     def __init__(self, count: int, seed: int, block_ends: NDArray[np.int64] | None = None) -> None:
         if seed < 0:
@@ -46,7 +42,7 @@ class Order:
 
 
 def permutation(count: int, seed: int, epoch: int, block_ends: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-    """All indices in an order drawn from (seed, epoch)."""
+    """All indices in an order drawn from (seed, epoch), which mixes a few blocks of neighbours (shards) at a time."""
     rng = np.random.default_rng((seed, epoch))
     if block_ends is None or len(block_ends) <= BLOCKS_TOGETHER:
         return rng.permutation(count)
@@ -59,23 +55,17 @@ def permutation(count: int, seed: int, epoch: int, block_ends: NDArray[np.int64]
     return np.concatenate(mixed)
 
 
-MAX_TRIES = 1000
-"""So many unreadable images in a row end the training: the data is broken, and trying on would look like a hang."""
-
-REDUCING_GAP = 2
-"""Large JPEGs are decoded at a reduced size, but at least so many times the wanted one: the last step is Lanczos."""
+MAX_TRIES = 1000  # unreadable images in a row that end the training: the data is broken, and to go on looks like a hang
+REDUCING_GAP = 2  # large JPEGs are decoded at a reduced size, at least so many times the wanted one; then comes Lanczos
 
 
 class Part(NamedTuple):
-    """What a worker hands over; plain arrays, since tensors would need shared memory, which containers lack.
-
-    ``error`` ends the iteration; as a text, because an exception from another process arrives as a page of traceback.
-    """
+    """What a worker hands over; plain arrays, since tensors would need shared memory, which containers lack."""
 
     images: list[Pixels]
     names: list[str]
     skipped: Problems
-    error: str | None = None
+    error: str | None = None  # ends the iteration; an exception would arrive here as a page of traceback
 
 
 @dataclass(eq=False)
@@ -98,29 +88,26 @@ class TrainRows(Dataset[Part]):
     def __getitem__(self, step: int) -> Part:
         part = Part([], [], [])
         for position in self.order.positions(step, self.batch_size, self.rank, self.world_size):
-            error = self._add(part, position)
-            if error is not None:
+            if (error := self._add(part, position)) is not None:
                 return part._replace(error=error)
         return part
 
     def _add(self, part: Part, position: int) -> str | None:
         """Add the image at a position of the endless order, or the next that can be read; return what is wrong."""
+        rng = np.random.default_rng((self.seed, position))
         tries = min(len(self.source), MAX_TRIES)
-        reason = ""
         for index in self.order.candidates(position, tries):
+            name = self.source.name(index)
             try:
                 image = self.source.read(index, REDUCING_GAP * self.size)
+                part.images.append(fit_image(image, self.size, self.crop, self.flip, rng))
+                part.names.append(name)
+                return None
             except BadImageError as bad:
-                name, reason = self.source.name(index), bad.reason
-                part.skipped.append((name, reason))
+                part.skipped.append((name, bad.reason))
                 if self.strict:
-                    return f"cannot read {name}: {reason}"
-                continue
-            rng = np.random.default_rng((self.seed, position))
-            part.images.append(fit_image(image, self.size, self.crop, self.flip, rng))
-            part.names.append(self.source.name(index))
-            return None
-        return f"{tries} images in a row cannot be read, the last one, {name}: {reason}"
+                    return f"cannot read {name}: {bad.reason}"
+        return f"{tries} images in a row cannot be read, the last one, {name}: {part.skipped[-1][1]}"
 
 
 @dataclass(eq=False)
@@ -139,21 +126,14 @@ class EvalRows(Dataset[Part]):
         for index in self.indices[number * self.chunk : (number + 1) * self.chunk].tolist():
             name = self.source.name(index)
             try:
-                image = self._read(index)
+                image = self.source.read(index)
+                height, width = image.shape[:2]
+                if self.size is None and self.max_pixels is not None and height * width > self.max_pixels:
+                    raise BadImageError(f"{width} x {height} is more than {self.max_pixels:,} pixels, the limit here")
+                part.images.append(image if self.size is None else fit_image(image, self.size))
+                part.names.append(name)
             except BadImageError as bad:
                 if self.strict:
                     return part._replace(error=f"cannot read {name}: {bad.reason}")
                 part.skipped.append((name, bad.reason))
-                continue
-            part.images.append(image)
-            part.names.append(name)
         return part
-
-    def _read(self, index: int) -> Pixels:
-        image = self.source.read(index)
-        if self.size is not None:
-            return fit_image(image, self.size)
-        height, width = image.shape[:2]
-        if self.max_pixels is not None and height * width > self.max_pixels:
-            raise BadImageError(f"{width} x {height} is more than {self.max_pixels:,} pixels, the limit here")
-        return image

@@ -1,9 +1,8 @@
 """Images in WebDataset tar shards, indexed once so that any of them can be read at any time.
 
-The samples are read by their offsets, not through the webdataset package: its pipelines are streams, whose order
-depends on the number of workers, whose position cannot be resumed without reading up to it, and which leave workers
-without data when there are fewer shards than workers. With an index each rank and each worker reads exactly its own
-samples, however many shards there are, and the length of an epoch is known.
+The samples are read by their offsets, not through the webdataset package: the order of its streams depends on the
+number of workers, and they cannot be resumed without reading up to a position. With an index each rank and worker reads
+exactly its own samples, however few shards there are, and the length of an epoch is known.
 """
 
 import os
@@ -24,20 +23,14 @@ from driftvq.machine import available_memory
 from driftvq.progress import counted
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-
 LARGEST_IMAGE, SMALL_MEMBER = 1 << 30, 1 << 24
 """In bytes; a member is read at once, and a sparse file may claim any size. A small one always fits into memory."""
-
 MAX_SHARDS = 1_000_000
-
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 class ShardSource(NamedRows):
-    """The images of uncompressed tar shards: of each sample (members that differ after the first dot) the image.
-
-    Samples are held out one by one, by a hash of their names.
-    """
+    """The images of uncompressed tar shards: of each sample (members that differ after the first dot) the image."""
 
     def __init__(self, shards: list[Path], split: str, val_share: float, seed: int) -> None:
         self.shards = shards
@@ -79,10 +72,8 @@ class ShardSource(NamedRows):
                     self._offsets.append(member.offset)
                     self._sizes.append(member.size)
                     yield os.fsencode(self._shard_names[number]) + b"/" + member.name
-            except TarError as error:
-                damage = str(error)
-            except OSError as error:
-                damage = error.strerror or str(error)
+            except (TarError, OSError) as error:
+                damage = getattr(error, "strerror", None) or str(error)
             count = len(self._offsets) - before
             if damage or not count:
                 text = f"{damage}; {count:,} images before that are used" if count else damage or "no images in it"

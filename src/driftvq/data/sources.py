@@ -4,41 +4,27 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
+from driftvq.data import folder as folders
 from driftvq.data.embedded import EmbeddedSource
-from driftvq.data.folder import (
-    SPLITS,
-    TRAIN_FOLDERS,
-    VAL_FOLDERS,
-    FileSource,
-    PackedNames,
-    open_folder,
-    open_list,
-    split_folder,
-    split_rows,
-)
 from driftvq.data.images import BadImageError, Pixels, Problems, is_image_name, read_image
 from driftvq.data.shards import COMPRESSED, ShardSource, find_shards, open_pattern
 from driftvq.names import check_name, needed, reason_of
 
 
-class HuggingFaceSource:
+class HuggingFaceSource(folders.NamedRows):
     """The image column of a table; the images are decoded here, like those of every other source."""
 
     def __init__(self, table: Any, column: str, label: str, split: str, val_share: float, seed: int) -> None:
         self.problems: Problems = []
         self._table, self._column, self._label = table, column, label
         numbers = (b"%d" % row for row in range(len(table)))
-        self._rows = split_rows(numbers, split, val_share, seed, f"the dataset {label}")
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        self._rows = folders.split_rows(numbers, split, val_share, seed, f"the dataset {label}")
 
     def name(self, index: int) -> str:
         """Split and row, such as ``train-00000012``."""
         return f"{self._label}-{int(self._rows[index]):08d}"
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
-        """Decode one row's image."""
         try:
             record = self._table[int(self._rows[index])][self._column]
         except OSError as error:
@@ -57,8 +43,10 @@ def open_hugging_face(spec: str, split: str, val_share: float, seed: int) -> Hug
         name, _, wanted = spec.rpartition(":")
     tables = _load(name)
     labels, rest = _choose(list(tables), wanted, split)
-    column = _image_column(name, tables[labels[0]])
-    datasets = _datasets()
+    datasets, features = _datasets(), tables[labels[0]].features
+    column = next((name for name, feature in features.items() if isinstance(feature, datasets.Image)), None)
+    if column is None:
+        raise ValueError(f"no image column in the dataset {name!r}; its columns: {', '.join(features)}")
     undecoded = datasets.Image(decode=False)
     chosen = [tables[label].select_columns([column]).cast_column(column, undecoded) for label in labels]
     table = chosen[0] if len(chosen) == 1 else datasets.concatenate_datasets(chosen)
@@ -69,7 +57,8 @@ def _choose(labels: list[str], wanted: str | None, split: str) -> tuple[list[str
     """Which of the dataset's splits to take, and how to split them further."""
     if wanted is not None:
         return [check_name("split of the dataset", wanted, labels)], split
-    train, val = ([label for label in known if label in labels][:1] for known in (TRAIN_FOLDERS, VAL_FOLDERS))
+    train = [label for label in folders.TRAIN_FOLDERS if label in labels][:1]
+    val = [label for label in folders.VAL_FOLDERS if label in labels][:1]
     if split == "all" or not train:
         return labels, split
     return (train if split == "train" else val, "all") if val else (train, split)
@@ -92,20 +81,11 @@ def _load(name: str) -> dict[str, Any]:
     return dict(loaded) if isinstance(loaded, dict) else {"all": loaded}
 
 
-def _image_column(name: str, table: Any) -> str:
-    image = _datasets().Image
-    for column, feature in table.features.items():
-        if isinstance(feature, image):
-            return str(column)
-    raise ValueError(f"no image column in the dataset {name!r}; its columns: {', '.join(table.features)}")
-
-
 def _datasets() -> Any:
     return needed("datasets", "hf: needs the datasets package", "datasets")
 
 
 LISTS = (".txt", ".lst")
-
 KINDS = "a folder, a .txt or .lst list, an image, .tar shards (also as name-{000..099}.tar) or hf:NAME[:SPLIT]"
 
 
@@ -127,7 +107,7 @@ class ImageSource(Protocol):
 def open_source(
     spec: str | os.PathLike[str] | None, split: str = "train", val_share: float = 0.05, seed: int = 0, size: int = 64
 ) -> ImageSource:
-    """Open images by what the user wrote.
+    """Open images by what the user wrote; what cannot be opened is a ValueError before any work starts.
 
     Args:
         spec: None (embedded photographs), a folder, a ``.txt`` or ``.lst`` list of paths, one image, WebDataset shards
@@ -136,11 +116,8 @@ def open_source(
         val_share: share held out by a hash of the names where the source has no splits of its own; 0 for all to train.
         seed: of that hash.
         size: side of the tiles of the embedded photographs; other sources ignore it.
-
-    Raises:
-        ValueError: nothing there, no images in it, or an unknown kind; said before any work starts.
     """
-    check_name("split", split, SPLITS)
+    check_name("split", split, folders.SPLITS)
     if spec is None:
         return EmbeddedSource(split, size)
     text = os.fspath(spec)
@@ -150,15 +127,25 @@ def open_source(
         raise ValueError(f"the data is named by an empty text; allowed: {KINDS}")
     path = Path(text).expanduser()
     if path.is_dir():
-        folder, rest = split_folder(path, split)
+        folder, rest = folders.split_folder(path, split)
         shards = find_shards(folder, rest)
-        return ShardSource(shards, rest, val_share, seed) if shards else open_folder(path, split, val_share, seed)
+        if shards:
+            return ShardSource(shards, rest, val_share, seed)
+        return folders.open_folder(path, split, val_share, seed)
     if "{" in text and "}" in text and not path.exists():
         return open_pattern(text, split, val_share, seed)
     if not path.exists():
         nearest = next(parent for parent in path.absolute().parents if parent.exists())
         raise ValueError(f"no such file or folder: {text}; the nearest folder that exists is {nearest}")
-    return _open_file(path, split, val_share, seed)
+    if path.suffix.lower() in LISTS:
+        return folders.open_list(path, split, val_share, seed)
+    if path.suffix.lower() == ".tar":
+        return ShardSource([path], split, val_share, seed)
+    if path.name.lower().endswith(COMPRESSED):
+        raise ValueError(f"{path} is compressed, so that no image in it can be found by its offset; unpack it to .tar")
+    if is_image_name(path.name):
+        return folders.FileSource(path.parent, folders.PackedNames([os.fsencode(path.name)]), split, val_share, seed)
+    raise ValueError(f"cannot tell what {path} holds; allowed: {KINDS}")
 
 
 def absolute(text: str | None) -> str | None:
@@ -173,16 +160,3 @@ def same_data(one: str, other: str) -> bool:
     if one.startswith("hf:") or other.startswith("hf:"):
         return one == other
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
-
-
-def _open_file(path: Path, split: str, val_share: float, seed: int) -> ImageSource:
-    suffix = path.suffix.lower()
-    if suffix in LISTS:
-        return open_list(path, split, val_share, seed)
-    if suffix == ".tar":
-        return ShardSource([path], split, val_share, seed)
-    if path.name.lower().endswith(COMPRESSED):
-        raise ValueError(f"{path} is compressed, so that no image in it can be found by its offset; unpack it to .tar")
-    if is_image_name(path.name):
-        return FileSource(path.parent, PackedNames([os.fsencode(path.name)]), split, val_share, seed)
-    raise ValueError(f"cannot tell what {path} holds; allowed: {KINDS}")

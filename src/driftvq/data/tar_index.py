@@ -1,7 +1,4 @@
-"""Where the files of a tar archive lie, from its headers alone.
-
-Several times as fast as ``tarfile``, which matters because training cannot start before millions of them are known.
-"""
+"""Where the files of a tar archive lie, from its headers alone: ``tarfile`` would keep training waiting for longer."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -12,11 +9,9 @@ from driftvq.files import open_regular
 
 BLOCK = 512
 _REGULAR = b"0\0" + b"7"
-_WITHOUT_DATA = b"123456"
-"""Links, devices, folders and pipes: some writers give them a size, none gives them data."""
+_WITHOUT_DATA = b"123456"  # links, devices, folders and pipes: some writers give them a size, none gives them data
 _EXTENSIONS = b"xgLK"
-_LARGEST_EXTENSION = 1 << 20
-"""Of an extended header, whose only use here is a long name."""
+_LARGEST_EXTENSION = 1 << 20  # of an extended header, whose only use here is a long name
 _FIRST_PIECE, _LARGEST_PIECE = 1 << 12, 1 << 20
 """Bytes read at once in search of a header: few at first, since after a bad one there is mostly a good one soon."""
 
@@ -44,12 +39,8 @@ class Member(NamedTuple):
 def tar_members(path: Path, skipped: Callable[[str], None] = lambda reason: None) -> Iterator[Member]:
     """The regular files of an uncompressed archive (ustar, pax or GNU), in order.
 
-    A member whose header is damaged is left out, and the search goes on at the next sound header. ``skipped`` is told
-    of each: where it is and what is wrong with it.
-
-    Raises:
-        TarError: after the last whole member, where the archive is truncated or damaged and no header follows.
-        OSError: the file cannot be read.
+    A member whose header is damaged is left out, and the search goes on at the next sound header; ``skipped`` is told
+    where it is and what is wrong with it. Where none follows, it is a TarError after the last whole member.
     """
     with open_regular(path) as file:
         yield from _members(file.fileno(), os.fstat(file.fileno()).st_size, skipped)
@@ -137,9 +128,8 @@ def _number(field: bytes) -> int:
 
 
 def _name(header: bytes) -> bytes:
-    name, prefix = header[:100].split(b"\0", 1)[0], b""
-    if header[257:263] == b"ustar\0":
-        prefix = header[345:500].split(b"\0", 1)[0]
+    name = header[:100].split(b"\0", 1)[0]
+    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
     return prefix + b"/" + name if prefix else name
 
 

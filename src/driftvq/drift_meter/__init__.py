@@ -1,7 +1,4 @@
-"""How far an encoder moves and how its codebook follows: measures any model, and needs nothing of its training.
-
-What was read can be handled without loading torch.
-"""
+"""How far an encoder moves and how its codebook follows, in any model; a reading can be handled without torch."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -14,11 +11,8 @@ if TYPE_CHECKING:
     from driftvq.drift_meter.meter import DriftMeter
 
 __all__ = ["DriftMeter", "DriftReading"]
-
 __getattr__ = importer(__name__, meter="DriftMeter")
-
 NAN = math.nan
-
 WORDS = {
     "latents_moved": "latents moved, in spreads",
     "affine_share": "of it, affine",
@@ -31,11 +25,8 @@ WORDS = {
     "age_p90": "age of codes, 90th pct",
 }
 """The values to look at first, and what they are called on a screen."""
-
-LEFT_BEHIND = 0.3
-"""Codes that follow the latents by less are left behind."""
-MOVING = 0.05
-"""Latents that move by less than this share of their spread between two readings hardly move."""
+LEFT_BEHIND = 0.3  # codes that follow the latents by less are left behind
+MOVING = 0.05  # latents that move by less than this share of their spread between two readings hardly move
 
 
 @dataclass(frozen=True)
@@ -77,22 +68,18 @@ class DriftReading:
     def __str__(self) -> str:
         """Four lines: latents, cells, codes and a verdict; each says what there is to say."""
         latents = _said(
-            ("moved {:.2g} spreads", self.latents_moved),
-            ("{:.0%} of it affine", self.affine_share),
-            ("in {:,.0f} steps", self.interval),
-            ("spread {:.3g} now", self.latent_spread),
-        )
+            ("moved {:.2g} spreads", self.latents_moved), ("{:.0%} of it affine", self.affine_share),
+            ("in {:,.0f} steps", self.interval), ("spread {:.3g} now", self.latent_spread),
+        )  # fmt: skip
         cells = _said(
             ("{:.0%} of the latents changed theirs", self.cells_changed),
             ("{:.0%} had the codes stood still", self.cells_changed_by_latents),
             ("quantization error {:.2g} now", self.quantization_error),
         )
         codes = _said(
-            ("selected ones follow {:.2f}", self.follow_selected),
-            ("others {:.2f}", self.follow_unselected),
-            ("{:.0%} selected by the probe", self.usage),
-            ("{:.0%} in the last 100 steps", self.recent_usage),
-        )
+            ("selected ones follow {:.2f}", self.follow_selected), ("others {:.2f}", self.follow_unselected),
+            ("{:.0%} selected by the probe", self.usage), ("{:.0%} in the last 100 steps", self.recent_usage),
+        )  # fmt: skip
         return (
             f"latents  {latents or 'not finite'}\ncells    {cells or 'nothing to compare yet'}\n"
             f"codes    {codes or 'none yet'}\nverdict  {self.verdict()}"

@@ -1,7 +1,4 @@
-"""The drift meter: how far the encoder moved, which cells its latents left, and how the codes followed.
-
-Shape suffixes: n latents of the probe, k codes, d dimensions.
-"""
+"""How far the encoder moved, which cells its n latents left, and how the k codes followed, in d dimensions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -40,12 +37,8 @@ def movement(last: Snapshot, now: Snapshot) -> dict[str, float]:
     spread = (z_nd - z_nd.mean(dim=0)).square().sum(dim=1).mean().sqrt()
     drift = fit_drift(drift_moments(z_nd, moved_nd, torch.ones_like(z_nd[:, 0])))
     shares = (drift.signal - drift.noise).clamp(min=0) / moved_squared
-    values = {
-        "latents_moved": moved / spread,
-        "translation_share": shares[0],
-        "affine_share": shares.sum(),
-        "cells_changed": changed(last.winners, now.winners),
-    }
+    values = {"latents_moved": moved / spread, "translation_share": shares[0], "affine_share": shares.sum()}
+    values["cells_changed"] = changed(last.winners, now.winners)
     if last.codebook is None and last.codebook_size > 0:
         values |= {"cells_changed_by_latents": values["cells_changed"], "cells_changed_by_codes": torch.zeros(())}
     if last.codebook is not None and now.codebook is not None:
@@ -121,10 +114,13 @@ class DriftMeter:
     ) -> None:
         self.encoder, self.quantizer, self.probe = encoder, quantizer, probe
         self.codebook, self.metric = codebook, metric
-        self.channel_first = probing.layout_of(quantizer) if channel_first is None else channel_first
+        if channel_first is None and isinstance(quantizer, Quantizer):
+            channel_first = quantizer.channel_first
+        elif channel_first is None and getattr(quantizer, "accept_image_fmap", False) is True:
+            channel_first = True  # as vector-quantize-pytorch says it
+        self.channel_first = channel_first
         self.max_latents = positive_int("max_latents", max_latents)
-        self.measures = probing.describe(quantizer, codebook)
-        """What is measured of this quantizer, in one sentence."""
+        self.measures = probing.describe(quantizer, codebook)  # in one sentence
         self._last: Snapshot | None = None
         self._last_step = NAN
 
@@ -153,9 +149,7 @@ class DriftMeter:
 
     def state_dict(self) -> dict[str, Any]:
         """The last reading's latents and codes, to go on from in another process."""
-        if self._last is None:
-            return {}
-        return self._last.to("cpu")._asdict() | {"step": self._last_step}
+        return {} if self._last is None else self._last.to("cpu")._asdict() | {"step": self._last_step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; it is not used if the probe or the codebook then have another shape."""
@@ -189,6 +183,5 @@ class DriftMeter:
             return {}
         age = torch.cat([part.code_age for part in parts]).cpu().double()
         median, p90 = age.quantile(torch.tensor([0.5, 0.9], dtype=torch.double)).tolist()
-        ages = {"age_median": median, "age_p90": p90, "age_max": age.max().item()}
-        old = (age >= 1000).double().mean().item()
-        return ages | {"older_than_1000": old, "recent_usage": self.quantizer.recent_usage()}
+        usage = {"older_than_1000": (age >= 1000).double().mean().item(), "recent_usage": self.quantizer.recent_usage()}
+        return {"age_median": median, "age_p90": p90, "age_max": age.max().item(), **usage}

@@ -1,7 +1,4 @@
-"""What a drift meter sees of a model: the latents of a probe batch and the codes, taken without leaving a trace.
-
-Shape suffixes: n latents, k codes, d dimensions.
-"""
+"""What a drift meter sees of a model, without leaving a trace: n latents of a probe, k codes, in d dimensions."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -22,28 +19,21 @@ from driftvq.quantizers.steps import project
 
 
 class Snapshot(NamedTuple):
-    """The latents of the probe ``(n, d)``, their codes' indices ``(n,)`` and the codebook ``(k, d)``, at one moment.
-
-    ``codebook`` is None where no code can move. ``by_distance``: a latent's code is the nearest one.
-    """
+    """The latents of the probe ``(n, d)``, their codes' indices ``(n,)`` and the codebook ``(k, d)``, at one moment."""
 
     latents: Tensor
     winners: Tensor
-    codebook: Tensor | None
+    codebook: Tensor | None  # None where no code can move
     codebook_size: int
-    by_distance: bool
+    by_distance: bool  # a latent's code is the nearest one
 
     def to(self, device: torch.device | str) -> "Snapshot":
-        """The same on another device."""
         codebook = None if self.codebook is None else self.codebook.to(device)
         return self._replace(latents=self.latents.to(device), winners=self.winners.to(device), codebook=codebook)
 
     def is_comparable(self, other: "Snapshot") -> bool:
         """Whether both show the same probe and as many codes."""
-        mine, theirs = (
-            [value.shape if isinstance(value, Tensor) else value for value in each] for each in (self, other)
-        )
-        return mine == theirs
+        return [getattr(x, "shape", x) for x in self] == [getattr(x, "shape", x) for x in other]
 
 
 @contextmanager
@@ -74,30 +64,20 @@ def modules_of(function: Any) -> list[nn.Module]:
     return [v for v in (*names.nonlocals.values(), *names.globals.values()) if isinstance(v, nn.Module)]
 
 
-def layout_of(quantizer: Any) -> bool | None:
-    """Whether a quantizer takes ``(b, d, …)``, if it says so in this library's words or vector-quantize-pytorch's."""
-    if isinstance(quantizer, Quantizer):
-        return quantizer.channel_first
-    return True if getattr(quantizer, "accept_image_fmap", False) is True else None
-
-
 def rows(latents: Tensor, dim: int, channel_first: bool | None) -> Tensor:
     """Latents ``(…, d)`` or ``(b, d, …)`` as ``(n, d)``; the layout is told by which axis has d entries."""
     shape = tuple(latents.shape)
     if latents.ndim < 2 or dim not in (shape[1], shape[-1]):
-        raise ValueError(
-            f"the encoder must give latents of shape (…, {dim}) or (b, {dim}, …), got {shape}; {dim} is the dimension "
-            "of the codes: if the quantizer projects before it compares, the encode function has to project too"
-        )
+        hint = "if the quantizer projects before it compares, the encode function has to project too"
+        wanted = f"latents of shape (…, {dim}) or (b, {dim}, …), got {shape}"
+        raise ValueError(f"the encoder must give {wanted}; {dim} is the dimension of the codes: {hint}")
     if channel_first is None:
         if latents.ndim > 2 and shape[1] == shape[-1]:
             raise ValueError(f"latents of shape {shape} may be (…, d) or (b, d, …): pass channel_first")
         channel_first = shape[-1] != dim
-    if channel_first:
-        latents = latents.movedim(1, -1)
-    if latents.shape[-1] != dim:
+    if shape[1 if channel_first else -1] != dim:
         raise ValueError(f"channel_first={channel_first} needs {dim} channels there, got latents of shape {shape}")
-    return latents.reshape(-1, dim)
+    return (latents.movedim(1, -1) if channel_first else latents).reshape(-1, dim)
 
 
 def own_snapshot(quantizer: Quantizer, x_nd: Tensor) -> Snapshot:
@@ -131,9 +111,8 @@ def codebook_of(quantizer: Any, codebook: Tensor | Callable[[], Tensor] | None) 
     """The codebook ``(k, d)`` as it is now, of the argument or else of the quantizer's attribute ``codebook``."""
     if codebook is None:
         if not hasattr(quantizer, "codebook"):
-            raise ValueError(
-                f"{type(quantizer).__name__} has no attribute 'codebook': pass codebook=, a tensor (k, d) or a function"
-            )
+            cure = "pass codebook=, a tensor (k, d) or a function"
+            raise ValueError(f"{type(quantizer).__name__} has no attribute 'codebook': {cure}")
         codebook = quantizer.codebook
     found = codebook() if callable(codebook) else codebook
     if not isinstance(found, Tensor):

@@ -18,21 +18,16 @@ from driftvq.metrics.feature_cache import FeatureCache
 from driftvq.metrics.feature_distances import SUBSET_SIZE, FeatureMoments, FeatureSample, frechet_distance, kid
 from driftvq.metrics.inception import FEATURES, RESIZE, Inception
 from driftvq.metrics.lpips import LPIPS
-from driftvq.metrics.similarity import TooSmallError, check_rgb
+from driftvq.metrics.similarity import TooSmallError, check_pair, check_rgb
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, cache_folder
 from driftvq.names import check_name
 from driftvq.records import metric_table
 from driftvq.records.metric_table import LATENTS_PER_CODE
 
-FEW_IMAGES = 1000
-"""Below so many images rFID hardly tells a good model from a bad one."""
-
+FEW_IMAGES = 1000  # below so many images rFID hardly tells a good model from a bad one
 METRICS = metric_table.MEASURED
 """What can be measured; what each is called and which way is better is in :mod:`driftvq.records.metric_table`."""
-
-DEFAULT_CACHE = Path("default")
-"""Stands for ``features`` in the user's cache folder, which is looked up at the time of the call."""
-
+DEFAULT_CACHE = Path("default")  # ``features`` in the user's cache folder, looked up at the time of the call
 DEFAULT_METRICS = tuple(name for name in METRICS if name not in ("kid_std", "lpips_vgg"))
 """What is measured unless asked otherwise: everything that costs little beside Inception."""
 
@@ -189,14 +184,10 @@ class CodeGauge(Gauge):
 class Evaluation:
     """What was measured."""
 
-    values: dict[str, float]
-    """Metric → value, in the order of :data:`METRICS`."""
-    n: int
-    """Number of pairs."""
-    notes: dict[str, str] = field(default_factory=dict)
-    """What a reader must know to compare: image sizes, value range, resize."""
-    missing: dict[str, str] = field(default_factory=dict)
-    """Metrics that were asked for and not measured, with the reason."""
+    values: dict[str, float]  # metric → value, in the order of METRICS
+    n: int  # pairs
+    notes: dict[str, str] = field(default_factory=dict)  # what a reader must know to compare, such as sizes and resize
+    missing: dict[str, str] = field(default_factory=dict)  # metrics that were asked for and not measured; the reason
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, which has no infinity: an infinite value is None."""
@@ -212,10 +203,9 @@ class Evaluation:
             lines.append(f"{name:<15} {text:>10}  {'↑' if known.better == 'higher' else '↓'} {known.meaning}")
         facts = {"n": f"{self.n:,} images"} | self.notes
         lines += ["", *(f"{name}: {text}" for name, text in facts.items())]
-        reasons: dict[str, list[str]] = {}
-        for name, reason in self.missing.items():
-            reasons.setdefault(reason, []).append(name)
-        lines += [f"not measured: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        for why in dict.fromkeys(self.missing.values()):
+            names = (name for name, reason in self.missing.items() if reason == why)
+            lines.append(f"not measured: {', '.join(names)}: {why}")
         return "\n".join(lines)
 
 
@@ -233,15 +223,10 @@ def evaluate(
 
     A metric whose weights are absent or that needs larger images ends up in ``missing``; the others are measured.
 
-    Args:
-        pairs: batches of originals and reconstructions, uint8 RGB ``b 3 h w``, and the indices between them or None.
-        codebook_size: number of codes; None for a model without a codebook.
-        metrics: names from :data:`METRICS` (default: :data:`DEFAULT_METRICS`).
-        weights: folder to look for the metrics' weights first.
-        cache: folder for the features of the originals, found again by content (default: the user's cache); None keeps
-            nothing.
-        device: where the networks of the metrics run.
-        progress: told the number of images after each batch.
+    The pairs are batches of originals and reconstructions, uint8 RGB ``b 3 h w``, and the indices between them or None,
+    like ``codebook_size`` for a model without a codebook. ``metrics`` are names from :data:`METRICS`; ``weights``, a
+    folder to look for the metrics' weights first; ``cache``, one for the features of the originals, found again by
+    content (default: the user's; None: none). ``progress`` is told the number of images of each batch.
     """
     chosen = [check_name("metric", name, METRICS) for name in (DEFAULT_METRICS if metrics is None else metrics)]
     folder = cache_folder() / "features" if cache is DEFAULT_CACHE else cache
@@ -249,7 +234,10 @@ def evaluate(
     sizes: Counter[str] = Counter()
     try:
         for real, fake, indices in pairs:
-            _check_batch(real, fake)
+            if real.dtype != torch.uint8 or fake.dtype != torch.uint8:
+                raise ValueError(f"images must be uint8 (0 to 255), got {real.dtype} and {fake.dtype}")
+            check_pair(real, fake)
+            check_rgb(real)
             sizes[f"{real.shape[-2]}×{real.shape[-1]}"] += len(real)
             real, fake = real.to(device), fake.to(device)
             for gauge in list(gauges):
@@ -276,9 +264,8 @@ def _make_gauges(
             return MeanGauge(name, LPIPS(name.removeprefix("lpips_"), (0, 255), weights).to(device))
         return MeanGauge(name, partial(getattr(similarity, name), data_range=255))
 
-    features = tuple(
-        name for name in metric_table.FEATURE_METRICS if name in chosen or (name == "kid" and "kid_std" in chosen)
-    )
+    wanted = {*chosen, "kid"} if "kid_std" in chosen else set(chosen)
+    features = tuple(name for name in metric_table.FEATURE_METRICS if name in wanted)
     codes = tuple(name for name in metric_table.CODE_METRICS if name in chosen)
     makers: dict[tuple[str, ...], Callable[[], Gauge]] = {}
     if features:
@@ -294,14 +281,6 @@ def _make_gauges(
         except (MissingWeightsError, WrongWeightsError) as error:
             missing |= dict.fromkeys(names, str(error))
     return gauges, missing
-
-
-def _check_batch(real: Tensor, fake: Tensor) -> None:
-    if real.dtype != torch.uint8 or fake.dtype != torch.uint8:
-        raise ValueError(f"images must be uint8 (0 to 255), got {real.dtype} and {fake.dtype}")
-    if real.ndim != 4 or real.shape != fake.shape:
-        raise ValueError(f"images must be b 3 h w of one shape, got {tuple(real.shape)} and {tuple(fake.shape)}")
-    check_rgb(real)
 
 
 def _summary(gauges: list[Gauge], sizes: Counter[str], missing: dict[str, str]) -> Evaluation:

@@ -1,15 +1,14 @@
 """Features of images that were seen before, found by the images' content.
 
 A folder per extractor holds segments: safetensors files with the keys (sha256 of shape and pixels), the features and a
-checksum of every row. Segments are written whole under a temporary name and then renamed, and never changed: writers
-cannot disturb each other, and deleting any file costs time only.
+checksum of every row. They are written whole and never changed: writers cannot disturb each other, and deleting any
+costs time only.
 """
 
 import contextlib
 import hashlib
 import zlib
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ import torch
 from torch import Tensor
 
 from driftvq.files import replacing
-from driftvq.names import install_command
+from driftvq.names import needed
 
-SEGMENT_ROWS = 4096
-"""Images per segment, 33 MB of features; what is not written yet is kept in memory."""
+SEGMENT_ROWS = 4096  # images per segment, 33 MB of features; what is not written yet is kept in memory
 
 
 def image_key(image: Tensor) -> bytes:
@@ -33,10 +31,7 @@ def image_key(image: Tensor) -> bytes:
 
 
 class FeatureCache:
-    """Features by content: those that are known are read, the others computed and kept.
-
-    The folder is that of one extractor, and made when the first segment is written. None: nothing is read or kept.
-    """
+    """Features by content: known ones are read from an extractor's folder, others computed and kept, if it has one."""
 
     def __init__(self, folder: Path | None, dim: int) -> None:
         self.folder, self.dim = folder, dim
@@ -45,8 +40,7 @@ class FeatureCache:
         self._known: dict[bytes, tuple[Path, Any, int]] = {}
         self._unwritten: dict[bytes, np.ndarray[Any, Any]] = {}
         if folder is not None:
-            if find_spec("safetensors") is None:
-                raise ValueError(f"the cache of features needs safetensors: {install_command('tokenizer')}")
+            needed("safetensors", "the cache of features needs safetensors")
             for path in sorted(folder.glob("*.safetensors")):
                 self._open_segment(path)
 
@@ -108,13 +102,9 @@ def _write_segment(folder: Path, rows: dict[bytes, np.ndarray[Any, Any]]) -> Pat
     from safetensors.numpy import save
 
     features = np.stack(list(rows.values())).astype(np.float32)
-    content = save(
-        {
-            "keys": np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 32),
-            "features": features,
-            "checksums": np.array([zlib.crc32(row.tobytes()) for row in features], np.int64),
-        }
-    )
+    keys = np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 32)
+    checksums = np.array([zlib.crc32(row.tobytes()) for row in features], np.int64)
+    content = save({"keys": keys, "features": features, "checksums": checksums})
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{hashlib.sha256(b''.join(sorted(rows))).hexdigest()[:32]}.safetensors"
     with replacing(path) as temporary:

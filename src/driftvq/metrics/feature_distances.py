@@ -58,8 +58,7 @@ class FeatureMoments:
 
 
 SUBSETS, SUBSET_SIZE = 100, 1000
-SAMPLE = 10_000
-"""Images that are kept for KID; beyond them a random sample, so that memory stays bounded (160 MB)."""
+SAMPLE = 10_000  # images that are kept for KID; beyond them a random sample, so that memory stays bounded (160 MB)
 
 
 class KID(NamedTuple):
@@ -80,9 +79,8 @@ def polynomial_mmd(
     """
     n, m = len(x_nd), len(y_md)
     if x_nd.ndim != 2 or y_md.ndim != 2 or x_nd.shape[1] != y_md.shape[1] or min(n, m) < 2:
-        raise ValueError(
-            f"features must be (n, d) and (m, d) with n, m ≥ 2, got {tuple(x_nd.shape)} and {tuple(y_md.shape)}"
-        )
+        got = f"{tuple(x_nd.shape)} and {tuple(y_md.shape)}"
+        raise ValueError(f"features must be (n, d) and (m, d) with n, m ≥ 2, got {got}")
     scale = 1 / x_nd.shape[1] if gamma is None else gamma
 
     def kernel(a: Tensor, b: Tensor) -> Tensor:
@@ -102,8 +100,7 @@ def kid(real_nd: Tensor, fake_md: Tensor, subsets: int = SUBSETS, subset_size: i
     """
     if subsets < 1 or subset_size < 2:
         raise ValueError(f"subsets must be at least 1 and subset_size at least 2, got {subsets} and {subset_size}")
-    if min(len(real_nd), len(fake_md)) <= subset_size:
-        used = min(len(real_nd), len(fake_md))
+    if (used := min(len(real_nd), len(fake_md))) <= subset_size:
         return KID(float(polynomial_mmd(real_nd, fake_md)), None, 1, used)
     generator = torch.Generator().manual_seed(seed)
     scores = []

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from driftvq.metrics.similarity import check_rgb, check_value_range
 from driftvq.metrics.weights import CARRIERS, read_weights
 
-EPSILON = 1e-3
-"""Of the batch normalisations."""
+EPSILON = 1e-3  # of the batch normalisations
 
 
 class FoldedConv(nn.Module):
@@ -41,20 +40,6 @@ class Branches(nn.ModuleList):
         return torch.cat([branch(x) for branch in self], 1)
 
 
-class InceptionNetwork(nn.Sequential):
-    """``b 3 299 299`` in [-1, 1) to ``b 2048``, from the TorchScript network."""
-
-    def __init__(self, script: Any) -> None:
-        parts = [_convert(name, part) for name, part in script.net.layers.named_children()]
-        super().__init__(*parts, nn.Flatten())
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
-        for part in self:
-            x = part(x)
-        return x
-
-
 def _convert(name: str, part: Any) -> nn.Module:
     children = dict(part.named_children())
     kind = part.original_name
@@ -70,19 +55,18 @@ def _convert(name: str, part: Any) -> nn.Module:
     if kind != "InceptionE":
         return Branches(layers.values())
     # The two last blocks, whose towers end in a fork.
-    fork = Branches([layers["tower_mixed_conv"], layers["tower_mixed_conv_1"]])
+    tower = (layers["tower_conv"], Branches([layers["tower_mixed_conv"], layers["tower_mixed_conv_1"]]))
     fork_1 = Branches([layers["tower_1_mixed_conv"], layers["tower_1_mixed_conv_1"]])
-    tower_1 = nn.Sequential(layers["tower_1_conv"], layers["tower_1_conv_1"], fork_1)
-    tower_2 = nn.Sequential(layers["tower_2_pool"], layers["tower_2_conv"])
-    return Branches([layers["conv"], nn.Sequential(layers["tower_conv"], fork), tower_1, tower_2])
+    tower_1 = (layers["tower_1_conv"], layers["tower_1_conv_1"], fork_1)
+    tower_2 = (layers["tower_2_pool"], layers["tower_2_conv"])
+    return Branches([layers["conv"], nn.Sequential(*tower), nn.Sequential(*tower_1), nn.Sequential(*tower_2)])
 
 
 FEATURES = 2048
 SIZE = 299
 RESIZE = f"bilinear to {SIZE}×{SIZE}, antialiased, corners not aligned, not rounded"
 """The one resize; FID values of other resizes are not comparable."""
-CHUNK = 16
-"""Images that go through the network at once, whatever the size of the batch."""
+CHUNK = 16  # images that go through the network at once, whatever the size of the batch
 
 
 def inception_input(images: Tensor, value_range: tuple[float, float]) -> Tensor:
@@ -107,10 +91,7 @@ def load_script(weights: Path | None = None) -> Any:
 
 
 class Inception(nn.Module):
-    """``b 3 h w`` images to ``b 2048`` features by the network of the original FID.
-
-    ``value_range`` is the lowest and highest value of the images, ``weights`` where :func:`find_weights` looks first.
-    """
+    """``b 3 h w`` images of a value range to ``b 2048`` features by the network of the original FID."""
 
     num_features = FEATURES
     extractor = f"inception-{CARRIERS['inception'].sha256[:16]}-bilinear-antialias"
@@ -120,7 +101,8 @@ class Inception(nn.Module):
         super().__init__()
         check_value_range(torch.empty(0), value_range)
         self.value_range = value_range
-        self.network = InceptionNetwork(load_script(weights))
+        parts = load_script(weights).net.layers.named_children()
+        self.network = nn.Sequential(*(_convert(name, part) for name, part in parts), nn.Flatten())
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
@@ -128,5 +110,6 @@ class Inception(nn.Module):
         features = torch.empty(len(images), FEATURES, device=images.device)
         for start in range(0, len(images), CHUNK):
             part = slice(start, start + CHUNK)
-            features[part] = self.network(inception_input(images[part], self.value_range))
+            x = inception_input(images[part], self.value_range).contiguous(memory_format=torch.channels_last)
+            features[part] = self.network(x)
         return features

@@ -13,10 +13,8 @@ from driftvq.metrics.weights import read_arrays
 from driftvq.names import check_name
 
 SHIFT = (-0.030, -0.088, -0.188)
-SCALE = (0.458, 0.448, 0.450)
-"""What the networks were trained with, for images in [-1, 1]."""
-TINY = 1e-20
-"""Below every real square norm; keeps the gradient finite where all features are zero."""
+SCALE = (0.458, 0.448, 0.450)  # what the networks were trained with, for images in [-1, 1]
+TINY = 1e-20  # below every real square norm; keeps the gradient finite where all features are zero
 
 
 class Layer(NamedTuple):
@@ -36,16 +34,13 @@ class Backbone(NamedTuple):
     least_size: int
 
 
-_ALEX = ((4, 2, 0), (1, 2, 3), (1, 1, 3), (1, 1, 0), (1, 1, 0))
-_VGG = [(block, place, size) for block, size in enumerate((2, 2, 3, 3, 3)) for place in range(size)]
-BACKBONES = {
-    "alex": Backbone("AlexNet_0", tuple(Layer(*sizes, compared=True) for sizes in _ALEX), 31),
-    "vgg": Backbone(
-        "VGG16_0",
-        tuple(Layer(1, 1, 2 if block and not place else 0, place == size - 1) for block, place, size in _VGG),
-        16,
-    ),
-}
+_ALEX = (Layer(*sizes, compared=True) for sizes in ((4, 2, 0), (1, 2, 3), (1, 1, 3), (1, 1, 0), (1, 1, 0)))
+_VGG = (
+    Layer(1, 1, 2 if block and not place else 0, place == size - 1)
+    for block, size in enumerate((2, 2, 3, 3, 3))
+    for place in range(size)
+)
+BACKBONES = {"alex": Backbone("AlexNet_0", tuple(_ALEX), 31), "vgg": Backbone("VGG16_0", tuple(_VGG), 16)}
 
 
 class LPIPS(nn.Module):
@@ -53,13 +48,9 @@ class LPIPS(nn.Module):
 
     ``Σ_l mean_hw Σ_c w_lc (f_lc(x) - f_lc(y))²``, ``f_l`` being the features of layer l, of length 1 at each position.
 
-    The weights are frozen parameters and stay out of ``state_dict``: a checkpoint of a model that is trained with this
-    loss neither carries nor needs them.
-
-    Args:
-        net: ``alex`` (the authors' recommendation for measuring) or ``vgg`` (their recommendation as a loss).
-        value_range: lowest and highest value of the images.
-        weights: folder where :func:`find_weights` looks first.
+    The authors recommend ``net="alex"`` for measuring and ``"vgg"`` as a loss. ``value_range`` is the lowest and
+    highest value of the images, ``weights`` a folder where :func:`find_weights` looks first. The weights are frozen
+    parameters and stay out of ``state_dict``: a checkpoint of a model trained with this loss needs none of them.
     """
 
     shift: Tensor
@@ -105,9 +96,6 @@ class LPIPS(nn.Module):
         """Nothing: the weights belong to the metric, not to a model that is trained with it."""
         destination = kwargs.get("destination")
         return {} if destination is None else destination
-
-    def extra_repr(self) -> str:
-        return f"net={self.net!r}, value_range={self.value_range}"
 
 
 class _Frozen(nn.ParameterList):

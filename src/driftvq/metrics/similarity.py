@@ -41,15 +41,11 @@ def check_value_range(x: Tensor, value_range: tuple[float, float]) -> None:
 
 
 def psnr(x: Tensor, y: Tensor, data_range: float) -> Tensor:
-    """``10 log10(data_range² / mse)`` in dB of every pair of images; infinite for equal ones.
+    """``10 log10(data_range² / mse)`` in dB of every pair of images, ``(b,)``; infinite for equal ones.
 
-    Args:
-        x, y: ``b c h w``, uint8 or float.
-        data_range: highest minus lowest possible value: 255 for uint8, 2 for [-1, 1], 1 for [0, 1].
-
-    Returns:
-        ``(b,)``, in float64 for float64 images, else float32. The mean over images is what :func:`evaluate` reports; it
-        is not the PSNR of the mean error.
+    x and y are ``b c h w``, uint8 or float; ``data_range`` is the highest minus the lowest possible value: 255 for
+    uint8, 2 for [-1, 1], 1 for [0, 1]. In float64 for float64 images, else float32. The mean over images is what
+    :func:`evaluate` reports; it is not the PSNR of the mean error.
     """
     wide_x, wide_y = _prepare(x, y, data_range)
     if x.dtype == torch.uint8:  # whose sums are exact
@@ -61,21 +57,16 @@ def psnr(x: Tensor, y: Tensor, data_range: float) -> Tensor:
 
 WINDOW, SIGMA = 11, 1.5
 K1, K2 = 0.01, 0.03
-SCALE_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
-"""Wang, Simoncelli and Bovik (2003), finest scale first."""
-MS_SSIM_LEAST_SIZE = WINDOW * 2 ** (len(SCALE_WEIGHTS) - 1)
-"""Smaller images do not hold the window at the coarsest scale."""
-STRIP_PIXELS = 2**18
-"""Of all images of a batch that are worked on at once; it keeps memory at some 300 MB beside the images."""
+SCALE_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)  # Wang, Simoncelli and Bovik (2003), finest scale first
+MS_SSIM_LEAST_SIZE = WINDOW * 2 ** (len(SCALE_WEIGHTS) - 1)  # smaller ones do not hold the window at the coarsest scale
+STRIP_PIXELS = 2**18  # of all images of a batch, at once; keeps memory at some 300 MB beside the images
 
 
 def ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
-    """Structural similarity (Wang et al., 2004) of every pair of images; 1 for equal ones.
+    """Structural similarity (Wang et al., 2004) of every pair of images, at least 11×11; 1 for equal ones.
 
     Gaussian window of 11×11 with σ = 1.5, K1 = 0.01, K2 = 0.03, population covariance, only windows that lie inside the
-    image, mean over positions and channels.
-
-    Arguments as :func:`psnr`, images of at least 11×11.
+    image, mean over positions and channels. Arguments as :func:`psnr`.
     """
     x, y = _prepare(x, y, data_range)
     check_size(x, WINDOW, "SSIM")
@@ -95,8 +86,7 @@ def ms_ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
         if scale:
             x, y = F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)
         whole, contrast = _mean_similarities(x, y, data_range)
-        last = scale == len(SCALE_WEIGHTS) - 1
-        factors.append(F.relu(whole if last else contrast) ** weight)
+        factors.append(F.relu(whole if scale == len(SCALE_WEIGHTS) - 1 else contrast) ** weight)
     return reduce(torch.mul, factors)
 
 
@@ -111,16 +101,13 @@ def _prepare(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
 
 
 def _mean_similarities(x: Tensor, y: Tensor, data_range: float) -> tuple[Tensor, Tensor]:
-    """Means ``(b,)`` over windows and channels of luminance × contrast and of contrast.
-
-    Strip by strip: all products of a whole photograph together would take a kilobyte a pixel.
-    """
+    """Means ``(b,)`` over windows and channels of luminance × contrast and of contrast."""
     # Variances are differences of large numbers: they keep more digits when the values lie around zero.
     middle = x.detach().mean((2, 3), keepdim=True)
     windows = x.shape[2] - WINDOW + 1
     step = max(WINDOW, STRIP_PIXELS // (x.shape[0] * x.shape[3]))
     wholes, contrasts = [], []
-    for start in range(0, windows, step):
+    for start in range(0, windows, step):  # all products of a whole photograph together take a kilobyte a pixel
         rows = slice(start, min(start + step, windows) + WINDOW - 1)
         luminance, contrast = _similarities(x[:, :, rows], y[:, :, rows], middle, data_range)
         wholes.append((luminance * contrast).sum((1, 2, 3)))
@@ -135,11 +122,9 @@ def _similarities(x: Tensor, y: Tensor, middle: Tensor, data_range: float) -> tu
     xc, yc = x - middle, y - middle
     mean_x, mean_y, xx, yy, xy = _blur(torch.cat((xc, yc, xc * xc, yc * yc, xc * yc))).chunk(5)
     variance_x, variance_y = xx - mean_x * mean_x, yy - mean_y * mean_y
-    covariance = xy - mean_x * mean_y
+    contrast = (2 * (xy - mean_x * mean_y) + c2) / (variance_x + variance_y + c2)
     mean_x, mean_y = mean_x + middle, mean_y + middle
-    luminance = (2 * mean_x * mean_y + c1) / (mean_x * mean_x + mean_y * mean_y + c1)
-    contrast = (2 * covariance + c2) / (variance_x + variance_y + c2)
-    return luminance, contrast
+    return (2 * mean_x * mean_y + c1) / (mean_x * mean_x + mean_y * mean_y + c1), contrast
 
 
 def _blur(x: Tensor) -> Tensor:

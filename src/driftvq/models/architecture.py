@@ -51,67 +51,48 @@ class ResidualBlock(nn.Module):
 
 
 def mirrored_network(code_dim: int, width: int, residual_layers: int, as_printed: bool) -> Network:
-    """Two stride-2 convolutions, residual layers and a projection; the decoder mirrors them.
+    """Two stride-2 convolutions, residual layers and a projection; the decoder mirrors them."""
 
-    ``as_printed``: a LeakyReLU after the encoder's projection, and residual layers that do not begin with a ReLU.
-    """
-
-    def residual() -> list[nn.Module]:
+    def residual() -> list[nn.Module]:  # as printed, they do not begin with a ReLU, and one follows the projection
         return [ResidualLayer(width, relu_first=not as_printed) for _ in range(residual_layers)]
 
     encoder = nn.Sequential(
-        nn.Conv2d(3, width // 2, 4, stride=2, padding=1),
-        nn.LeakyReLU(),
-        nn.Conv2d(width // 2, width, 4, stride=2, padding=1),
-        nn.LeakyReLU(),
-        nn.Conv2d(width, width, 3, padding=1),
-        nn.LeakyReLU(),
-        *residual(),
-        nn.LeakyReLU(),
-        nn.Conv2d(width, code_dim, 1),
-        *([nn.LeakyReLU()] if as_printed else []),
-    )
+        nn.Conv2d(3, width // 2, 4, stride=2, padding=1), nn.LeakyReLU(),
+        nn.Conv2d(width // 2, width, 4, stride=2, padding=1), nn.LeakyReLU(),
+        nn.Conv2d(width, width, 3, padding=1), nn.LeakyReLU(),
+        *residual(), nn.LeakyReLU(),
+        nn.Conv2d(width, code_dim, 1), *([nn.LeakyReLU()] if as_printed else []),
+    )  # fmt: skip
     decoder = nn.Sequential(
-        nn.Conv2d(code_dim, width, 3, padding=1),
-        nn.LeakyReLU(),
-        *residual(),
-        nn.LeakyReLU(),
-        nn.ConvTranspose2d(width, width // 2, 4, stride=2, padding=1),
-        nn.LeakyReLU(),
-        nn.ConvTranspose2d(width // 2, 3, 4, stride=2, padding=1),
-        nn.Tanh(),
-    )
+        nn.Conv2d(code_dim, width, 3, padding=1), nn.LeakyReLU(),
+        *residual(), nn.LeakyReLU(),
+        nn.ConvTranspose2d(width, width // 2, 4, stride=2, padding=1), nn.LeakyReLU(),
+        nn.ConvTranspose2d(width // 2, 3, 4, stride=2, padding=1), nn.Tanh(),
+    )  # fmt: skip
     return Network(encoder, decoder, downscale=4)
 
 
-LATENT_WIDTH = 3
-"""Channels between the networks and the 1×1 convolutions around the quantizer, whatever the dimension of a code."""
+LATENT_WIDTH = 3  # channels between the networks and the 1×1 convolutions around the quantizer, whatever the code_dim
 
 
-def taming_network(code_dim: int) -> Network:
-    """The encoder column as printed (stride 8); the decoder has one more transposed convolution before its last."""
-    first = nn.Conv2d(3, 128, 4, stride=2, padding=1)
-    extra = (nn.ConvTranspose2d(128, 128, 4, stride=2, padding=1), nn.LeakyReLU())
-    return Network(_encoder(code_dim, first), _decoder(code_dim, *extra), downscale=8)
+def taming_network(code_dim: int, downscale: int) -> Network:
+    """Stride 8 has the encoder column as printed, and in the decoder one more transposed convolution before its last.
 
-
-def taming_f4_network(code_dim: int) -> Network:
-    """The decoder column as printed (stride 4); the encoder's first convolution does not halve: k3, s1, p1."""
-    return Network(_encoder(code_dim, nn.Conv2d(3, 128, 3, padding=1)), _decoder(code_dim), downscale=4)
-
-
-def _encoder(code_dim: int, first: nn.Conv2d) -> nn.Sequential:
-    return nn.Sequential(
+    Stride 4 has the decoder column as printed; the encoder's first convolution does not halve: k3, s1, p1.
+    """
+    if downscale == 8:
+        first = nn.Conv2d(3, 128, 4, stride=2, padding=1)
+        extra = [nn.ConvTranspose2d(128, 128, 4, stride=2, padding=1), nn.LeakyReLU()]
+    else:
+        first, extra = nn.Conv2d(3, 128, 3, padding=1), []
+    encoder = nn.Sequential(
         *_stage(first),
         *_stage(nn.Conv2d(128, 256, 4, stride=2, padding=1)),
         *_stage(nn.Conv2d(256, 512, 4, stride=2, padding=1)),
         nn.Conv2d(512, LATENT_WIDTH, 3, padding=1),
         nn.Conv2d(LATENT_WIDTH, code_dim, 1),
     )
-
-
-def _decoder(code_dim: int, *extra: nn.Module) -> nn.Sequential:
-    return nn.Sequential(
+    decoder = nn.Sequential(
         nn.Conv2d(code_dim, LATENT_WIDTH, 1),
         *_stage(nn.Conv2d(LATENT_WIDTH, 512, 3, padding=1)),
         *_stage(nn.ConvTranspose2d(512, 256, 4, stride=2, padding=1)),
@@ -120,6 +101,7 @@ def _decoder(code_dim: int, *extra: nn.Module) -> nn.Sequential:
         nn.Conv2d(128, 3, 3, padding=1),
         nn.Tanh(),
     )
+    return Network(encoder, decoder, downscale)
 
 
 def _stage(layer: nn.Conv2d | nn.ConvTranspose2d) -> tuple[nn.Module, ...]:
@@ -131,15 +113,13 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
     # Tab. 1 cut down, with latents of either sign; and as printed.
     "small": partial(mirrored_network, width=64, residual_layers=2, as_printed=False),
     "paper": partial(mirrored_network, width=256, residual_layers=6, as_printed=True),
-    "taming": taming_network,
-    "taming_f4": taming_f4_network,
+    "taming": partial(taming_network, downscale=8),
+    "taming_f4": partial(taming_network, downscale=4),
 }
 """Each makes an encoder and a decoder for latents of the given number of channels; a new one is one more entry."""
 
 
-MAX_PARTS = 1024
-"""Quantizers in one: each is built by itself, so their number is time."""
-
+MAX_PARTS = 1024  # quantizers in one: each is built by itself, so their number is time
 LARGEST_OPTION = {"num_quantizers": MAX_PARTS, "groups": MAX_PARTS, "codebook_dim": 2**16, "width": 2**16}
 """Options that say how much is built; checked before anything is."""
 
@@ -152,16 +132,23 @@ def build_quantizer(config: ModelConfig) -> Quantizer | None:
     known = option_names(config.quantizer, config.quantizer_options)
     for name in config.quantizer_options:
         check_name(f"key in quantizer_options for {config.quantizer!r}", name, known)
-    _check_sizes(config.quantizer_options)
+    parts = 1
+    for name, largest in LARGEST_OPTION.items():
+        value = config.quantizer_options.get(name)
+        if isinstance(value, int | float) and value > largest:
+            raise ValueError(f"quantizer_options[{name!r}] must be at most {largest:,}, got {shortened(value)}")
+        if largest == MAX_PARTS and isinstance(value, int):
+            parts *= value
+    if parts > MAX_PARTS:
+        raise ValueError(f"num_quantizers × groups must be at most {MAX_PARTS:,}, got {parts:,}")
     sizes: dict[str, Any] = {"dim": config.code_dim, "codebook_size": config.codebook_size}
     try:
         return make_quantizer(config.quantizer, **sizes, channel_first=True, **config.quantizer_options)
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"quantizer {config.quantizer!r} cannot be made with code_dim {config.code_dim}, codebook_size "
-            f"{config.codebook_size}, quantizer_options {shortened(config.quantizer_options)}: {reason}"
-        ) from error
+        options = f"codebook_size {config.codebook_size}, quantizer_options {shortened(config.quantizer_options)}"
+        what = f"quantizer {config.quantizer!r} cannot be made with code_dim {config.code_dim}, {options}"
+        raise ValueError(f"{what}: {reason}") from error
 
 
 def option_names(name: str, options: Mapping[str, Any]) -> list[str]:
@@ -169,16 +156,3 @@ def option_names(name: str, options: Mapping[str, Any]) -> list[str]:
     if "quantizer" in options:
         check_name("quantizer_options['quantizer']", str(options["quantizer"]), QUANTIZERS)
     return [option for option in argument_names(QUANTIZERS[name], options.get("quantizer")) if option not in RESERVED]
-
-
-def _check_sizes(options: Mapping[str, Any]) -> None:
-    """Refuse options that ask for more than any model has."""
-    parts = 1
-    for name, largest in LARGEST_OPTION.items():
-        value = options.get(name)
-        if isinstance(value, int | float) and value > largest:
-            raise ValueError(f"quantizer_options[{name!r}] must be at most {largest:,}, got {shortened(value)}")
-        if largest == MAX_PARTS and isinstance(value, int):
-            parts *= value
-    if parts > MAX_PARTS:
-        raise ValueError(f"num_quantizers × groups must be at most {MAX_PARTS:,}, got {parts:,}")

@@ -16,22 +16,14 @@ from driftvq.files import make_folder, replacing
 from driftvq.machine import quiet
 from driftvq.models.pretrained import model_hash
 from driftvq.models.vqvae import VQVAE
-from driftvq.names import check_name, install_command
+from driftvq.names import check_name, needed
 from driftvq.quantizers import FSQ, Quantizer
 from driftvq.quantizers.transformed_vq import TransformedCodes
 
-OPSET = 18
-"""The version of the ONNX operators: old enough for the runtimes in use, and fixed so that a file does not change."""
-
-TRACED_BATCH, TRACED_GRID = 2, (5, 6)
-"""The example that is traced. No two numbers are equal, so that none is taken for another."""
-
-IMAGE_TOLERANCE = 1e-4
-"""Largest difference of a pixel in [-1, 1]: an eightieth of a grey level."""
-
-TIE_NOISE, TIE_DRAWS = 1e-4, 16
-"""An index may differ only where noise of this share of the latents' size changes torch's own choice."""
-
+OPSET = 18  # of the ONNX operators: old enough for the runtimes in use, and fixed so that a file does not change
+TRACED_BATCH, TRACED_GRID = 2, (5, 6)  # the example; no two numbers are equal, so that none is taken for another
+IMAGE_TOLERANCE = 1e-4  # largest difference of a pixel in [-1, 1]: an eightieth of a grey level
+TIE_NOISE, TIE_DRAWS = 1e-4, 16  # an index may differ only where noise of this share of the latents changes torch's
 CHECKS = ((1, (3, 4)), (TRACED_BATCH + 1, (TRACED_GRID[0] + 2, TRACED_GRID[1] + 5)))
 """Batches and grids of the check, other than what was traced."""
 
@@ -50,31 +42,19 @@ class Runner(NamedTuple):
 def export_model(model: VQVAE, folder: str | Path, format: str = "onnx", *, check: bool = True) -> dict[str, Any]:  # noqa: A002
     """Write ``encoder`` (images to indices) and ``decoder`` (indices to images) for another runtime.
 
-    Batch, height and width are free; images come in multiples of the stride, float32 in [-1, 1]. The files appear in
-    the folder when all of them are written and, with ``check``, agree with torch.
-
-    Args:
-        model: exported in float32, whatever its precision here.
-        format: ``"onnx"`` or ``"torch"`` (a ``.pt2`` of torch.export).
-        check: run the files, at another batch and size than the traced one, and compare with the model.
-
-    Returns:
-        What is also written to export.json: files, shapes, the model's hash, and what the check found.
+    Batch, height and width are free; images come in multiples of the stride, float32 in [-1, 1], whatever the model's
+    precision here. The files appear in the folder when all of them are written and, with ``check``, were run at another
+    batch and size than the traced one and agree with torch. ``format`` is ``"onnx"`` or ``"torch"`` (a ``.pt2`` of
+    torch.export). Returns what is also written to export.json: files, shapes, the model's hash, and the check's result.
     """
     write, suffix, runner = FORMATS[check_name("export format", format, FORMATS)]
-    if format == "onnx":
-        try:
-            import onnxruntime  # noqa: F401 - the check needs it
-            import onnxscript  # noqa: F401 - torch.onnx needs it
-        except ImportError as error:
-            raise ValueError(f"ONNX needs extra packages ({error}): {install_command('onnx')}") from error
+    for package in ("onnxruntime", "onnxscript") if format == "onnx" else ():  # for the check, and for torch.onnx
+        needed(package, f"ONNX needs {package}", "onnx")
     folder = Path(folder)
     make_folder(folder)
     about: dict[str, Any] = {
-        "format": format,
-        "opset": OPSET if format == "onnx" else None,
-        "encoder": f"encoder.{suffix}",
-        "decoder": f"decoder.{suffix}",
+        **{"format": format, "opset": OPSET if format == "onnx" else None},
+        **{name: f"{name}.{suffix}" for name in ("encoder", "decoder")},
         "images": "float32, b 3 h w, RGB in [-1, 1]; h and w multiples of the stride",
         "stride": model.downscale,
         "codebook_size": None if model.quantizer is None else model.quantizer.codebook_size,
@@ -155,15 +135,9 @@ def _fix_(module: nn.Module, method: str) -> None:
 
 def _write_onnx(traced: Traced, folder: Path, metadata: dict[str, str]) -> None:
     for name, inputs, outputs in (("encoder", "images", "indices"), ("decoder", "indices", "images")):
+        names: dict[str, Any] = {"input_names": [inputs], "output_names": [outputs]}
         with quiet("torch.onnx._internal.exporter._registration"):  # also of torchvision, which nothing here needs
-            program = torch.onnx.export(
-                traced[name],
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=[inputs],
-                output_names=[outputs],
-                verbose=False,
-            )
+            program = torch.onnx.export(traced[name], dynamo=True, opset_version=OPSET, verbose=False, **names)
         assert program is not None
         program.model.metadata_props.update(metadata)
         program.save(folder / f"{name}.onnx")  # above the 2 GB of one file, weights go to a file beside it
@@ -174,26 +148,16 @@ def _write_torch(traced: Traced, folder: Path, metadata: dict[str, str]) -> None
         torch.export.save(program, folder / f"{name}.pt2", extra_files={"driftvq.json": json.dumps(metadata)})
 
 
-def onnx_runner(encoder: Path, decoder: Path) -> Runner:
-    """Run two ONNX files in onnxruntime, on the CPU."""
+def _load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     import onnxruntime
 
-    def load(path: Path) -> Callable[[Tensor], Tensor]:
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        name = session.get_inputs()[0].name
-        return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
-
-    return Runner(load(encoder), load(decoder))
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
 
 
-def torch_runner(encoder: Path, decoder: Path) -> Runner:
-    """Run two files of ``torch.export``."""
-
-    def load(path: Path) -> Callable[[Tensor], Tensor]:
-        module = torch.export.load(path).module()
-        return lambda x: module(x)
-
-    return Runner(load(encoder), load(decoder))
+def _load_torch(path: Path) -> Callable[[Tensor], Tensor]:
+    return torch.export.load(path).module()
 
 
 def check_exported(model: VQVAE, runner: Runner) -> dict[str, Any]:
@@ -201,10 +165,7 @@ def check_exported(model: VQVAE, runner: Runner) -> dict[str, Any]:
 
     Indices must be equal. Where two codes are equally near up to rounding, runtimes that add in another order may
     choose differently: a place is a tie if noise of :data:`TIE_NOISE` makes torch itself change its choice, or if both
-    choices mean the same code up to as much.
-
-    Returns:
-        The shapes compared, the largest difference of a pixel, and the number of ties and of positions.
+    choices mean the same code up to as much. Returns shapes, the largest difference of a pixel, ties and positions.
     """
     reference = evaluation_copy(model)
     generator = torch.Generator().manual_seed(0)
@@ -219,9 +180,8 @@ def check_exported(model: VQVAE, runner: Runner) -> dict[str, Any]:
         positions += indices.numel()
         difference = (runner.decode(indices) - reference.decode(indices)).abs().max().item()
         if not difference <= IMAGE_TOLERANCE:
-            raise ValueError(
-                f"exported images differ from torch by {difference:.2g}, at most {IMAGE_TOLERANCE} allowed"
-            )
+            allowed = f"at most {IMAGE_TOLERANCE} allowed"
+            raise ValueError(f"exported images differ from torch by {difference:.2g}, {allowed}")
         worst = max(worst, difference)
         shapes.append([batch, 3, *size])
     return {"shapes": shapes, "largest_pixel_difference": worst, "indices": positions, "ties": ties}
@@ -247,8 +207,8 @@ def _count_ties(reference: VQVAE, images: Tensor, indices: Tensor, got: Tensor) 
     return int(differs.sum())
 
 
-FORMATS: dict[str, tuple[Callable[[Traced, Path, dict[str, str]], None], str, Callable[[Path, Path], Runner]]] = {
-    "onnx": (_write_onnx, "onnx", onnx_runner),
-    "torch": (_write_torch, "pt2", torch_runner),
+FORMATS: dict[str, tuple[Callable[[Traced, Path, dict[str, str]], None], str, Callable[..., Runner]]] = {
+    "onnx": (_write_onnx, "onnx", lambda *paths: Runner(*map(_load_onnx, paths))),
+    "torch": (_write_torch, "pt2", lambda *paths: Runner(*map(_load_torch, paths))),
 }
 """How each format is written, how its files end, and what runs them."""

@@ -3,7 +3,7 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -26,31 +26,26 @@ def find_model(path_or_hub_id: str | Path, revision: str | None = None) -> Path:
         folder = pretrained.find_folder(Path(__file__).with_name(STARTER))
     if folder is None:
         if not HUB_ID.fullmatch(str(path_or_hub_id)):
-            raise ValueError(
-                f"no such folder: {path_or_hub_id}; a model on the hub is named user/name, "
-                f"the one that comes with driftvq {STARTER}"
-            )
-        return _download(str(path_or_hub_id), revision)
+            names = f"a model on the hub is named user/name, the one that comes with driftvq {STARTER}"
+            raise ValueError(f"no such folder: {path_or_hub_id}; {names}")
+        hub, files = _hub(), [pretrained.CONFIG, pretrained.WEIGHTS]
+        with _one_line_errors(hub, f"no folder {path_or_hub_id} here, and it cannot be downloaded from the hub"):
+            folder = Path(hub.snapshot_download(str(path_or_hub_id), revision=revision, allow_patterns=files))
+        if not (folder / pretrained.CONFIG).is_file():
+            raise ValueError(f"{path_or_hub_id} on the hub is not a driftvq model: it has no {pretrained.CONFIG}")
+        return folder
     if revision is not None:
         raise ValueError(f"revision {revision!r} is for models on the hub, but {path_or_hub_id} is a folder here")
     return folder
 
 
 def push_to_hub(
-    model: VQVAE,
-    repo_id: str,
-    *,
-    private: bool = False,
-    token: str | None = None,
-    card: Mapping[str, Any] | None = None,
+    model: VQVAE, repo_id: str, *, private: bool = False, token: str | None = None, card: pretrained.Card | None = None
 ) -> str:
-    """Upload a model with its card; return its address.
+    """Upload a model with its card (see :func:`driftvq.models.pretrained.model_card`) to ``user/name``; its address.
 
-    Args:
-        repo_id: ``user/name``; made if it does not exist.
-        private: only you shall see it; refused when the repository exists and is public.
-        token: of your account; by default the one that ``hf auth login`` or HF_TOKEN left.
-        card: what the model card shall say beside the config, e.g. metrics.
+    ``private`` is refused when the repository exists and is public; ``token`` is by default the one that ``hf auth
+    login`` or HF_TOKEN left.
     """
     check_hub_id(repo_id)
     with tempfile.TemporaryDirectory() as folder:
@@ -58,10 +53,7 @@ def push_to_hub(
 
 
 def push_saved(path: str | Path, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
-    """Upload the model of a folder or of a run, with its own card, to which a run's results are added.
-
-    The model is loaded first, so that nothing broken is shared.
-    """
+    """Upload the model of a folder or a run, if it can be loaded, with its card, to which a run's results are added."""
     folder = pretrained.find_folder(path)
     if folder is None:
         raise ValueError(f"no such folder: {path}")
@@ -70,12 +62,9 @@ def push_saved(path: str | Path, repo_id: str, *, private: bool = False, token: 
         staged = Path(name)
         for file in (pretrained.CONFIG, pretrained.WEIGHTS):
             shutil.copyfile(folder / file, staged / file)
-        card = (
-            (folder / pretrained.CARD).read_text(encoding="utf-8")
-            if (folder / pretrained.CARD).is_file()
-            else pretrained.model_card(model)
-        )
-        (staged / pretrained.CARD).write_text(add_results(card, read_results(Path(path))), encoding="utf-8")
+        path_of_card = folder / pretrained.CARD
+        card = path_of_card.read_text(encoding="utf-8") if path_of_card.is_file() else pretrained.model_card(model)
+        (staged / pretrained.CARD).write_text(with_results(card, Path(path)), encoding="utf-8")
         return push_folder(staged, repo_id, private=private, token=token)
 
 
@@ -89,15 +78,11 @@ def push_folder(folder: Path, repo_id: str, *, private: bool = False, token: str
     with _one_line_errors(hub, f"cannot upload to {repo_id}"):
         address = api.create_repo(repo_id, private=private, exist_ok=True)
         if private and not api.repo_info(repo_id).private:
-            raise ValueError(
-                f"{repo_id} exists and is public; make it private on the hub first, or choose another name"
-            )
-        api.upload_folder(
-            repo_id=repo_id,
-            folder_path=folder,
-            allow_patterns=[pretrained.CONFIG, pretrained.WEIGHTS, pretrained.CARD],
-            commit_message="Upload a driftvq image tokenizer",
-        )
+            ways = "make it private on the hub first, or choose another name"
+            raise ValueError(f"{repo_id} exists and is public; {ways}")
+        files = [pretrained.CONFIG, pretrained.WEIGHTS, pretrained.CARD]
+        message = "Upload a driftvq image tokenizer"
+        api.upload_folder(repo_id=repo_id, folder_path=folder, allow_patterns=files, commit_message=message)
     return str(address)
 
 
@@ -108,19 +93,15 @@ def check_hub_id(repo_id: str) -> str:
     return repo_id
 
 
-def read_results(run: Path) -> dict[str, Any]:
-    """The numbers that ``driftvq evaluate`` left in a run's folder, if any."""
+def with_results(card: str, run: Path) -> str:
+    """A card with the numbers that ``driftvq evaluate`` left in a run, before its licence, unless it has some."""
     path = run / EVALUATION_FILE
     if not path.is_file():
-        return {}
+        return card
     found = read_object(path)
     if not isinstance(values := found.get("values"), dict):
         raise ValueError(f"{path} is no evaluation: it has no 'values'")
-    return values | ({"images": found["n"]} if "n" in found else {})
-
-
-def add_results(card: str, results: Mapping[str, Any]) -> str:
-    """A card with a section of results before its licence, unless there are none or it has one."""
+    results = values | ({"images": found["n"]} if "n" in found else {})
     if not results or "\n## Results" in card:
         return card
     section = "\n".join(pretrained.results_section(results)).strip() + "\n\n"
@@ -128,21 +109,13 @@ def add_results(card: str, results: Mapping[str, Any]) -> str:
     return before + section + heading + after if heading else f"{card.rstrip()}\n\n{section}"
 
 
-def _download(repo_id: str, revision: str | None) -> Path:
-    hub = _hub()
-    with _one_line_errors(hub, f"no folder {repo_id} here, and it cannot be downloaded from the hub"):
-        folder = Path(
-            hub.snapshot_download(repo_id, revision=revision, allow_patterns=[pretrained.CONFIG, pretrained.WEIGHTS])
-        )
-    if not (folder / pretrained.CONFIG).is_file():
-        raise ValueError(f"{repo_id} on the hub is not a driftvq model: it has no {pretrained.CONFIG}")
-    return folder
-
-
 @contextmanager
 def _one_line_errors(hub: ModuleType, what: str) -> Iterator[None]:
     """Errors of the hub and of the network as one line that says what to do."""
     errors = hub.errors
+    # What the hub's HTTP client raises when the network fails; which client it is depends on the version.
+    client = (cls for cls in errors.HfHubHTTPError.__mro__ if cls.__module__ not in ("builtins", errors.__name__))
+    network = (ConnectionError, TimeoutError, *client)
     try:
         yield
     except errors.RepositoryNotFoundError as error:
@@ -153,14 +126,8 @@ def _one_line_errors(hub: ModuleType, what: str) -> Iterator[None]:
         status = getattr(getattr(error, "response", None), "status_code", None)
         hint = " (check the token: `hf auth login`)" if status in (401, 403) else ""
         raise OSError(f"{what}: {_line(error)}{hint}") from error
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, *_network_errors(errors)) as error:
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, *network) as error:
         raise OSError(f"{what}: no connection to the hub ({_line(error)})") from error
-
-
-def _network_errors(errors: ModuleType) -> tuple[type[BaseException], ...]:
-    """What the hub's HTTP client raises when the network fails; which client it is depends on the version."""
-    client = (cls for cls in errors.HfHubHTTPError.__mro__ if cls.__module__ not in ("builtins", errors.__name__))
-    return (ConnectionError, TimeoutError, *client)
 
 
 def _line(error: Exception) -> str:

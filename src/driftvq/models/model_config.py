@@ -2,20 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from driftvq.names import check_name, positive_int, shortened
 
-NO_QUANTIZER = "none"
-"""The name of no quantizer: a plain autoencoder."""
-
+NO_QUANTIZER = "none"  # the name of no quantizer: a plain autoencoder
 RESERVED = {"dim": "code_dim", "codebook_size": "codebook_size", "channel_first": None}
 """Arguments of a quantizer that the config sets by a field of its own, or that a model fixes."""
-
 LARGEST = {"codebook_size": 2**28, "code_dim": 2**16}
 """What a config may ask for. It may come from anybody, and building what it says costs memory and time."""
-
 MAX_NUMBER, MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 2**53, 1000, 1000, 4
 """Of ``quantizer_options``: the size of a number, the length of a text and of a list, and lists in lists."""
 
@@ -57,18 +53,15 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, a copy that may be changed."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        values["quantizer_options"] = _plain_options(self.quantizer_options)
-        return values
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """A config from its fields; unknown ones are refused by name, absent ones have their defaults."""
         if not isinstance(values, Mapping):
             raise ValueError(f"a model config must be a mapping of field names to values, got {type(values).__name__}")
-        known = [entry.name for entry in fields(cls)]
         for name in values:
-            check_name("field of the model config", str(name), known)
+            check_name("field of the model config", str(name), [entry.name for entry in fields(cls)])
         return cls(**values)
 
 

@@ -36,43 +36,8 @@ def model_hash(model: VQVAE) -> str:
 
 def training_state(model: nn.Module) -> set[str]:
     """Names, as in the state dict, of the tensors that say how training goes on and that evaluation does not see."""
-    return {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in model.named_modules()
-        for name in getattr(module, "training_state", ())
-    }
-
-
-CARD_TEXT = """---
-library_name: driftvq
-tags:
-- driftvq
-- image-tokenizer
-- vector-quantization
-- vq-vae
----
-
-# {title}
-
-{what}
-
-## Use
-
-```python
-from driftvq.models import VQVAE
-
-model = VQVAE.from_pretrained("PATH_OR_HUB_ID")
-{use}
-```
-
-## Config
-
-{tables}
-
-## Licence
-
-Not stated yet. Whoever shares this model names its licence here, with regard to the images it learned from.
-"""
+    parts = {name: getattr(module, "training_state", ()) for name, module in model.named_modules()}
+    return {f"{prefix}.{name}".removeprefix(".") for prefix, names in parts.items() for name in names}
 
 
 def model_card(model: VQVAE, card: Mapping[str, Any] | None = None) -> str:
@@ -93,7 +58,8 @@ def model_card(model: VQVAE, card: Mapping[str, Any] | None = None) -> str:
     title = f"Image tokenizer: {config['network']} network, {config['quantizer']}, {codes}"
     what += f"\n{count_parameters(model)['total']:,} parameters. Images are RGB in [-1, 1]."
     tables = "\n".join([*_table(config), *results_section(card or {})])
-    return CARD_TEXT.format(title=title, what=what, use=use, tables=tables)
+    text = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
+    return text.format(title=title, what=what, use=use, tables=tables)
 
 
 def results_section(card: Mapping[str, Any]) -> list[str]:
@@ -116,32 +82,28 @@ def _cell(value: object) -> str:
     return " ".join(str(value).split()).replace("|", "\\|")
 
 
+Card = Mapping[str, Any]  # what a model card shall say beside the config, such as metrics or the data
 CONFIG, WEIGHTS, CARD = "config.json", WEIGHTS_FILE, "README.md"
 FORMAT_VERSION = 1
 MAX_CONFIG_BYTES = 2**20
 
 
 def save_pretrained(model: VQVAE, folder: str | Path, *, card: Mapping[str, Any] | None = None) -> Path:
-    """Save a model for :meth:`VQVAE.from_pretrained` and for sharing.
+    """Save a model for :meth:`VQVAE.from_pretrained` and for sharing, in a folder that may hold other files.
 
     Each file is replaced in one step, the config last, and the weights carry the config they belong to, so a save that
-    is interrupted leaves a model that loads or one that is refused.
-
-    Args:
-        folder: made if need be, and returned; other files in it stay.
-        card: what the model card shall say beside the config, e.g. metrics.
+    is interrupted leaves a model that loads or one that is refused. ``card``: see :func:`model_card`.
     """
     folder = Path(folder)
     make_folder(folder)
     values = model.current_config.to_dict()
-    config = json.dumps({"format_version": FORMAT_VERSION, "model": values}, indent=2) + "\n"
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     metadata = {"format": "pt", "config": json.dumps(values, sort_keys=True)}
     save = _safetensors().torch.save_file
     write_text(folder / CARD, model_card(model, card))
     with replacing(folder / WEIGHTS) as temporary:
         save(tensors, temporary, metadata)
-    write_text(folder / CONFIG, config)
+    write_text(folder / CONFIG, json.dumps({"format_version": FORMAT_VERSION, "model": values}, indent=2) + "\n")
     return folder
 
 
@@ -156,12 +118,10 @@ def load_pretrained(folder: Path, map_location: str | torch.device = "cpu") -> V
         with safetensors.safe_open(weights, framework="pt") as file:
             saved = (file.metadata() or {}).get("config")
             if saved is not None and saved != json.dumps(config.to_dict(), sort_keys=True):
-                raise ValueError(
-                    f"{CONFIG} and {WEIGHTS} in {folder} are not of one model: "
-                    "a save was interrupted, or a file was changed"
-                )
-            names = list(file.keys())
-            _check_shapes({name: tuple(file.get_slice(name).get_shape()) for name in names}, config, weights)
+                cause = "a save was interrupted, or a file was changed"
+                raise ValueError(f"{CONFIG} and {WEIGHTS} in {folder} are not of one model: {cause}")
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in list(file.keys())}
+        _check_shapes(shapes, config, weights)
         # Copied out of the file, whose tensors lie at odd addresses: matrix products round by the alignment of memory.
         tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load_file(weights).items()}
     except safetensors.SafetensorError as error:

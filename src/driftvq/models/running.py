@@ -25,18 +25,12 @@ from driftvq.models.vqvae import VQVAE
 
 NETWORK_BYTES = {"small": 160, "paper": 560, "taming": 2250, "taming_f4": 2400}
 """The most that a pixel takes inside each network, encoder or decoder, in float32; a test measures it."""
-LATENT_COPIES = 5
-"""Of the latents, while a quantizer works on them; once more for each index of a position."""
-HELD_BYTES = READ_BYTES
-"""Of an image beside the model: while it is read, afterwards less."""
-WORKER_BYTES = READ_BYTES + 16
-"""One image that a worker reads, and two that wait."""
-METRIC_BYTES, LPIPS_VGG_BYTES = 160, 1900
-"""The most that a metric takes for a pixel of a pair; they are measured one after the other."""
-TILE_PIXELS = 2**20
-"""Of a tile with its margin; larger ones would not be faster."""
-PROBED = 32
-"""Positions a side of the probe that finds how far a network looks; one that looks half as far is never tiled."""
+LATENT_COPIES = 5  # of the latents, while a quantizer works on them; once more for each index of a position
+HELD_BYTES = READ_BYTES  # of an image beside the model: while it is read, afterwards less
+WORKER_BYTES = READ_BYTES + 16  # one image that a worker reads, and two that wait
+METRIC_BYTES, LPIPS_VGG_BYTES = 160, 1900  # at most, for a pixel of a pair; metrics take turns
+TILE_PIXELS = 2**20  # of a tile with its margin; larger ones would not be faster
+PROBED = 32  # positions a side of the probe that finds how far a network looks; half as far is never tiled
 
 
 class Loaded(NamedTuple):
@@ -48,14 +42,11 @@ class Loaded(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How many pixels a model is given at once and an image may have; between the two it is worked on in tiles.
-
-    ``margin``: positions around a tile that its result depends on; None if the network sees the whole image.
-    """
+    """How many pixels a model is given at once and an image may have; between the two it is worked on in tiles."""
 
     at_once: int
     image: int
-    margin: int | None = None
+    margin: int | None = None  # positions around a tile that its result depends on; None if it sees the whole image
 
     @property
     def tile(self) -> int:
@@ -64,13 +55,10 @@ class Room(NamedTuple):
 
 
 def load_model(path: str, device: str = "auto", batch_size: int | None = None) -> Loaded:
-    """Load a model (see ``VQVAE.from_pretrained``) for encoding or decoding.
-
-    Without a ``batch_size`` it is 16 on a GPU. On a CPU it is 1: then what an image becomes cannot depend on its
-    neighbours, at some cost in speed for small images.
-    """
+    """Load a model (see ``VQVAE.from_pretrained``) for encoding or decoding, and choose how many images at once."""
     chosen = pick_device(device)
     model = VQVAE.from_pretrained(path, map_location=chosen).eval()
+    # On a CPU one: then what it becomes cannot depend on its neighbours, at some cost in speed for small images.
     return Loaded(model, chosen, batch_size or (1 if chosen.type == "cpu" else 16))
 
 
@@ -88,13 +76,7 @@ def metric_bytes(metrics: Collection[str]) -> int:
 
 
 def find_room(model: VQVAE, workers: int = 0, more: int = 0, max_pixels: int | None = None) -> Room:
-    """What the free memory has room for.
-
-    Args:
-        workers: processes that read ahead; each may have images as large on its way.
-        more: bytes that a pixel of an image takes elsewhere.
-        max_pixels: of an image, if somebody wants another limit than that of the memory.
-    """
+    """What the free memory (or ``max_pixels``) has room for, beside ``more`` bytes a pixel and the workers' images."""
     device = next(model.parameters()).device
     host = int(USABLE * available_memory())
     free = int(USABLE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else host
@@ -111,10 +93,7 @@ def find_room(model: VQVAE, workers: int = 0, more: int = 0, max_pixels: int | N
 
 @torch.no_grad()
 def find_margin(model: VQVAE) -> int | None:
-    """How many positions around one the encoder's latents and the decoder's pixels depend on; None: on (nearly) all.
-
-    Found by NaN, which spreads exactly as far as a value has influence.
-    """
+    """How many positions around one the encoder's latents and the decoder's pixels depend on; None: on (nearly) all."""
     if model.quantizer is not None and model.quantizer.sees_neighbours:
         return None
     weight, side = next(model.encoder.parameters()), model.downscale
@@ -125,7 +104,7 @@ def find_margin(model: VQVAE) -> int | None:
 
 
 def _reach(network: nn.Module, zeros: Tensor) -> int:
-    """How far what is wrong in one half of an input gets into the other half of the output, along both axes."""
+    """How far NaN, which spreads as far as a value has influence, gets from one half of the input into the other's."""
     far = 0
     for probe in (zeros, zeros.mT):
         along = 3 if probe.shape[3] > probe.shape[2] else 2
@@ -211,8 +190,7 @@ def reconstructions(model: VQVAE, batches: Iterable[ImageBatch], room: Room) -> 
             if reason is not None or not len(images):
                 skipped = [*skipped, *((name, reason) for name in names if reason is not None)]
                 yield Rebuilt(images[:0], images[:0], [], None, skipped)
-                continue
-            if model.quantizer is None:
+            elif model.quantizer is None:
                 yield Rebuilt(images, to_uint8(model.reconstruct(to_float(images.to(device)))), names, None, skipped)
             else:
                 indices = encode_pixels(model, images, room)
@@ -227,10 +205,7 @@ def model_pairs(
     skipped: Callable[[str, str], None] = lambda name, reason: None,
     room: Room | None = None,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Batches of originals, reconstructions (both uint8) and indices on a device, as the evaluation takes them.
-
-    ``skipped`` is told the name of each image that was left out and what is wrong with it.
-    """
+    """Originals, reconstructions (both uint8) and indices as the evaluation takes them; ``skipped`` hears the rest."""
     for batch in reconstructions(model, batches, room or find_room(model)):
         for name, reason in batch.skipped:
             skipped(name, reason)

@@ -16,15 +16,11 @@ from driftvq.names import check_name
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.quantizer import Quantizer
 
-RANGE_SLACK = 1e-3
-"""How far images may leave [-1, 1]: the rounding of a conversion, not a wrong range."""
+RANGE_SLACK = 1e-3  # how far images may leave [-1, 1]: the rounding of a conversion, not a wrong range
 
 
 def check_images(images: Tensor, least: int) -> None:
-    """Refuse what is not a batch of images in [-1, 1], ``b 3 h w``, of at least ``least`` pixels a side.
-
-    A compiled graph cannot branch on values, so the range is not checked there.
-    """
+    """Refuse what is not a batch of images in [-1, 1], ``b 3 h w``, of at least ``least`` pixels a side."""
     if not isinstance(images, Tensor) or not images.is_floating_point():
         got = images.dtype if isinstance(images, Tensor) else type(images).__name__
         hint = "; convert bytes by x / 127.5 - 1" if got == torch.uint8 else ""
@@ -35,33 +31,20 @@ def check_images(images: Tensor, least: int) -> None:
         raise ValueError(f"images must be b 3 h w, got shape {tuple(images.shape)}")
     if min(images.shape[2:]) < least:
         raise ValueError(f"images must be at least {least}×{least} pixels, got {images.shape[2]}×{images.shape[3]}")
-    if torch.compiler.is_compiling() or images.numel() == 0:
+    if torch.compiler.is_compiling() or images.numel() == 0:  # a compiled graph cannot branch on values
         return
     low, high = (float(value) for value in images.detach().aminmax())
     if not (low >= -1 - RANGE_SLACK and high <= 1 + RANGE_SLACK):
         raise ValueError(f"images must lie in [-1, 1], got values from {low:g} to {high:g}")
 
 
-def check_indices(indices: Tensor, per_position: int) -> None:
-    """Refuse what is not a batch of indices: ``b h w``, or ``b h w q`` with q = ``per_position`` unless that is 0."""
-    if not isinstance(indices, Tensor) or indices.dtype == torch.bool or indices.is_floating_point():
-        got = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
-        raise ValueError(f"indices must be a tensor of integers, got {got}")
-    if indices.ndim != (4 if per_position else 3):
-        layout = f"b h w {per_position}" if per_position else "b h w"
-        raise ValueError(f"indices must be {layout}, got shape {tuple(indices.shape)}")
-
-
 class VQVAEOutput(NamedTuple):
-    """What a forward pass gives: ``images`` like the input, and what there was on the way.
-
-    ``indices`` are None for a plain autoencoder; ``loss`` is the quantizer's, β included; ``latents`` the encoder's.
-    """
+    """What a forward pass gives: ``images`` like the input, and what there was on the way."""
 
     images: Tensor
-    indices: Tensor | None
-    loss: Tensor
-    latents: Tensor
+    indices: Tensor | None  # None for a plain autoencoder
+    loss: Tensor  # the quantizer's, β included
+    latents: Tensor  # the encoder's
 
 
 class Times(nn.Module):
@@ -76,10 +59,10 @@ class Times(nn.Module):
 
 
 class VQVAE(nn.Module):
-    """A tokenizer of images in [-1, 1], ``b 3 h w``.
+    """A tokenizer of images in [-1, 1], ``b 3 h w``; in a plain autoencoder, ``quantizer`` is None.
 
-    Sizes that :attr:`downscale` does not divide are padded at the right and the bottom by repeating the edge, and
-    cropped back.
+    One position of the indices stands for ``downscale`` pixels a side. Sizes it does not divide are padded at the
+    right and the bottom by repeating the edge, and cropped back.
 
     >>> model = VQVAE(ModelConfig(codebook_size=256)).eval()
     >>> images = torch.rand(2, 3, 64, 48) * 2 - 1
@@ -88,12 +71,6 @@ class VQVAE(nn.Module):
     torch.Size([2, 16, 12])
     >>> torch.equal(model.decode(indices), model.reconstruct(images))
     True
-
-    Attributes:
-        config: what was built.
-        encoder, decoder: of the network.
-        quantizer: or None, for a plain autoencoder.
-        downscale: pixels a side that one position of the indices stands for.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -120,10 +97,7 @@ class VQVAE(nn.Module):
         return self
 
     def forward(self, images: Tensor, quantize: bool = True) -> VQVAEOutput:
-        """Reconstruct images in [-1, 1], in training or evaluation, with the losses' gradient.
-
-        Without ``quantize`` the latents do not pass the quantizer: this is a plain autoencoder.
-        """
+        """Reconstruct images in [-1, 1], with gradients; without ``quantize`` as if this were a plain autoencoder."""
         check_images(images, self.downscale)
         latents = self._latents(images)
         if self.quantizer is None or not quantize:
@@ -137,22 +111,23 @@ class VQVAE(nn.Module):
         """The int64 indices of images: ``b h w``, or ``b h w q`` for a quantizer with q indices per position."""
         check_images(images, self.downscale)
         if self.quantizer is None:
-            raise ValueError(
-                "a plain autoencoder (quantizer 'none') has no indices; "
-                "driftvq.models.quantize_afterwards gives it a codebook"
-            )
+            cure = "driftvq.models.quantize_afterwards gives it a codebook"
+            raise ValueError(f"a plain autoencoder (quantizer 'none') has no indices; {cure}")
         with self._evaluating():
             indices: Tensor = self.quantizer(self._latents(images)).indices
         return indices
 
     def decode(self, indices: Tensor, size: tuple[int, int] | None = None) -> Tensor:
-        """The images in [-1, 1] of indices as :meth:`encode` gives them, of any integer type.
-
-        ``size`` is the height and width to crop to; without it :attr:`downscale` times that of the indices.
-        """
+        """The images in [-1, 1] of indices as :meth:`encode` gives them; ``size`` is a height and width to crop to."""
         if self.quantizer is None:
             raise ValueError("a plain autoencoder (quantizer 'none') cannot decode indices: it has no codebook")
-        check_indices(indices, self.quantizer.indices_per_position)
+        if not isinstance(indices, Tensor) or indices.dtype == torch.bool or indices.is_floating_point():
+            got = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
+            raise ValueError(f"indices must be a tensor of integers, got {got}")
+        per_position = self.quantizer.indices_per_position
+        if indices.ndim != (4 if per_position else 3):
+            layout = f"b h w {per_position}" if per_position else "b h w"
+            raise ValueError(f"indices must be {layout}, got shape {tuple(indices.shape)}")
         most = (indices.shape[1] * self.downscale, indices.shape[2] * self.downscale)
         if size is not None and (len(size) != 2 or not (1 <= size[0] <= most[0] and 1 <= size[1] <= most[1])):
             raise ValueError(f"size must be a height and a width of at most {most}, got {size!r}")
@@ -170,9 +145,8 @@ class VQVAE(nn.Module):
         size = (images.shape[-2], images.shape[-1]) if isinstance(images, Tensor) and images.ndim == 4 else None
         if self.quantizer is not None:
             return self.decode(self.encode(images), size)
-        latents = self.latents(images)
         with self._evaluating():
-            return self._images(latents, size)
+            return self._images(self.latents(images), size)
 
     def save_pretrained(self, folder: str | Path, *, card: Mapping[str, Any] | None = None) -> Path:
         """Save config, weights and a model card; see :func:`driftvq.models.pretrained.save_pretrained`."""
@@ -186,11 +160,8 @@ class VQVAE(nn.Module):
     ) -> "VQVAE":
         """A saved model, in evaluation mode; only safetensors and JSON are read, nothing is executed.
 
-        Args:
-            path_or_hub_id: a saved model's folder, a run's folder, ``user/name`` on the Hugging Face hub, or
-                ``starter``, the small tokenizer that comes with the package.
-            revision: branch, tag or commit on the hub.
-            map_location: device to load to.
+        It is named by its folder or a run's, as ``user/name`` on the Hugging Face hub (where ``revision`` is a branch,
+        tag or commit), or as ``starter``, the small tokenizer that comes with the package.
         """
         from driftvq.models.hub import find_model
         from driftvq.models.pretrained import load_pretrained

@@ -4,7 +4,8 @@ import hashlib
 import json
 import shutil
 from bisect import bisect_left
-from itertools import islice
+from contextlib import ExitStack
+from itertools import accumulate, islice
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,12 @@ import torch
 from driftvq.data.images import SUFFIXES, write_image
 from driftvq.models.running import Room, decode_pixels, find_room, repeatable
 from driftvq.models.vqvae import VQVAE
-from driftvq.tokens.encoding import Progress, token_model, unheard
+from driftvq.tokens.encoding import Listener, Progress, nobody, token_model
 from driftvq.tokens.format import partial_folder, taken
 from driftvq.tokens.reader import Tokens, check_range, open_tokens
 
-MAX_BYTES = 200
-"""A file name may have 255 bytes nearly everywhere; some are kept for a temporary name beside it."""
-
-MAX_FOLDER_BYTES = 600
-"""Of all folders of a name together; a whole path may have some 1,000 bytes nearly everywhere."""
+MAX_BYTES = 200  # a file name may have 255 bytes nearly everywhere; some are kept for a temporary name beside it
+MAX_FOLDER_BYTES = 600  # of all folders of a name together; a whole path may have some 1,000 bytes nearly everywhere
 
 
 def safe_parts(name: str) -> list[str]:
@@ -32,7 +30,12 @@ def safe_parts(name: str) -> list[str]:
     """
     parts = [_safe(part) for part in name.split("/")]
     *folders, file = [part for part in parts if part] or ["image"]
-    return [*_shortened(folders), file]
+    lengths = list(accumulate(len(part.encode()) + 1 for part in folders))
+    if lengths and lengths[-1] > MAX_FOLDER_BYTES:  # too long together: the first ones and a digest of all
+        digest = hashlib.sha256("/".join(folders).encode()).hexdigest()[:16]
+        kept = [part for part, length in zip(folders, lengths, strict=True) if length <= MAX_FOLDER_BYTES - 40]
+        folders = [*kept, f"~{digest}"]
+    return [*folders, file]
 
 
 def place_image(root: Path, name: str, suffixes: frozenset[str]) -> Path:
@@ -44,7 +47,10 @@ def place_image(root: Path, name: str, suffixes: frozenset[str]) -> Path:
     *folders, file = safe_parts(name)
     folder = root
     for part in folders:
-        folder = _free_folder(folder, part)
+        folder = folder / part
+        while folder.exists() and not folder.is_dir():  # an image has the name
+            folder = folder.with_name(folder.name + "_")
+        folder.mkdir(exist_ok=True)
     dot = file.rfind(".")
     stem = file[:dot] if dot > 0 and file[dot:].lower() in suffixes else file
     for name in (f"{stem}.png", f"{file}.png"):
@@ -59,28 +65,6 @@ def place_image(root: Path, name: str, suffixes: frozenset[str]) -> Path:
         end *= 2
     first = end // 2 + 1
     return folder / f"{file}.{first + bisect_left(range(first, end), True, key=is_free)}.png"
-
-
-def _free_folder(parent: Path, name: str) -> Path:
-    """A subfolder of this name; with underscores added while an image has it."""
-    folder = parent / name
-    while folder.exists() and not folder.is_dir():
-        folder = folder.with_name(folder.name + "_")
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def _shortened(folders: list[str]) -> list[str]:
-    """The folders, if together they are not too long; else the first ones and a digest of all."""
-    if sum(len(part.encode()) + 1 for part in folders) <= MAX_FOLDER_BYTES:
-        return folders
-    kept, room = [], MAX_FOLDER_BYTES - 40
-    for part in folders:
-        room -= len(part.encode()) + 1
-        if room < 0:
-            break
-        kept.append(part)
-    return [*kept, "~" + hashlib.sha256("/".join(folders).encode()).hexdigest()[:16]]
 
 
 def _safe(part: str) -> str:
@@ -98,31 +82,26 @@ RENAMED, SKIPPED = "renamed.txt", "skipped.txt"
 
 
 def decode_tokens(
-    model: VQVAE,
-    tokens: Tokens | str | Path,
-    out: str | Path,
-    *,
-    room: Room | None = None,
-    progress: Progress | None = None,
+    model: VQVAE, tokens: Tokens | str | Path, out: str | Path, *, room: Room | None = None, progress: Listener = None
 ) -> int:
     """Write the images of tokens as PNG files; the folder appears when it is complete.
 
-    Args:
-        model: that made the tokens; others are refused.
-        tokens: or their folder.
-        out: folder to make; images keep the folders of their names, see :func:`driftvq.tokens.decoding.place_image`.
-        room: see :func:`driftvq.models.running.find_room`; larger images are left out and listed in ``skipped.txt``.
-        progress: told how many images were dealt with since the last call, first 0.
-
-    Returns:
-        How many images could not have their plain name; ``renamed.txt`` lists them as JSON lines of name and file.
+    The model must be the one that made the tokens. Images keep the folders of their names, see
+    :func:`driftvq.tokens.decoding.place_image`; those that the ``room`` (see :func:`driftvq.models.running.find_room`)
+    does not hold are left out and listed in ``skipped.txt``. ``progress`` is told how many images were dealt with since
+    the last call, first 0. Returns how many could not have their plain name; ``renamed.txt`` lists them as JSON lines.
     """
     tokens = tokens if isinstance(tokens, Tokens) else open_tokens(tokens)
     check_model(tokens, model)
     out = Path(out)
-    folder = _new_folder(out)
+    folder = partial_folder(out)
+    if taken(out):
+        raise ValueError(f"{out} exists and is not an empty folder; choose another output")
+    if folder.exists():
+        raise ValueError(f"{folder} is left from a run that was killed; remove it or choose another output")
+    folder.mkdir(parents=True)
     try:
-        renamed = _decode(model, tokens, folder, room or find_room(model), progress or unheard)
+        renamed = _decode(model, tokens, folder, room or find_room(model), progress or nobody)
         if out.is_dir():
             out.rmdir()  # it is empty, and not every system renames over a folder
         folder.rename(out)
@@ -136,10 +115,8 @@ def check_model(tokens: Tokens, model: VQVAE) -> None:
     """Tokens mean something to the model that made them, and to no other."""
     found, ours = tokens.index.model, token_model(model)
     if found.model_hash != ours.model_hash:
-        raise ValueError(
-            f"{tokens.folder} holds tokens of another model: made by {found.model_hash}, "
-            f"this model is {ours.model_hash}"
-        )
+        hashes = f"made by {found.model_hash}, this model is {ours.model_hash}"
+        raise ValueError(f"{tokens.folder} holds tokens of another model: {hashes}")
     if found != ours:
         raise ValueError(f"{tokens.folder} does not fit its model: it says {found}, the model {ours}")
 
@@ -148,13 +125,15 @@ def _decode(model: VQVAE, tokens: Tokens, folder: Path, room: Room, progress: Pr
     names, renamed = tokens.names(), 0
     listings = folder / RENAMED, folder / SKIPPED
     progress(0)
-    with (
-        listings[0].open("w", encoding="utf-8") as moved,
-        listings[1].open("w", encoding="utf-8") as skipped,
-        repeatable(),
-    ):
+    with ExitStack() as stack:
+        moved, skipped = (stack.enter_context(path.open("w", encoding="utf-8")) for path in listings)
+        stack.enter_context(repeatable())
         for rows in tokens.batches():
-            height, width = _common_size(tokens, rows)
+            sizes = tokens.sizes[rows.start : rows.stop]
+            if np.any(sizes != sizes[0]):
+                places = f"{rows.start} to {rows.stop - 1}"
+                raise ValueError(f"{tokens.folder} is damaged: images {places} must have one size")
+            height, width = map(int, sizes[0])
             named = list(islice(names, len(rows)))
             if height * width > room.image:
                 reason = f"{width} x {height} is more than {room.image:,} pixels, the limit here"
@@ -171,7 +150,8 @@ def _decode(model: VQVAE, tokens: Tokens, folder: Path, room: Room, progress: Pr
                     path = place_image(folder, name, SUFFIXES)
                     write_image(path, image.permute(1, 2, 0).numpy())
                     file = path.relative_to(folder).as_posix()
-                    if file != _plain_name(name):
+                    stem, _, suffix = name.rpartition(".")
+                    if file != f"{stem if f'.{suffix}'.lower() in SUFFIXES else name}.png":
                         moved.write(json.dumps([name, file]) + "\n")
                         renamed += 1
             progress(len(rows))
@@ -180,27 +160,3 @@ def _decode(model: VQVAE, tokens: Tokens, folder: Path, room: Room, progress: Pr
         if not listing.stat().st_size:
             listing.unlink()
     return renamed
-
-
-def _common_size(tokens: Tokens, rows: range) -> tuple[int, int]:
-    sizes = tokens.sizes[rows.start : rows.stop]
-    if np.any(sizes != sizes[0]):
-        raise ValueError(f"{tokens.folder} is damaged: images {rows.start} to {rows.stop - 1} must have one size")
-    return int(sizes[0, 0]), int(sizes[0, 1])
-
-
-def _plain_name(name: str) -> str:
-    """The name with the suffix ``.png``."""
-    stem, _, suffix = name.rpartition(".")
-    return f"{stem if f'.{suffix}'.lower() in SUFFIXES else name}.png"
-
-
-def _new_folder(out: Path) -> Path:
-    """A folder to write to until it is complete; an error if something is there already."""
-    folder = partial_folder(out)
-    if taken(out):
-        raise ValueError(f"{out} exists and is not an empty folder; choose another output")
-    if folder.exists():
-        raise ValueError(f"{folder} is left from a run that was killed; remove it or choose another output")
-    folder.mkdir(parents=True)
-    return folder

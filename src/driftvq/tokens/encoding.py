@@ -17,17 +17,16 @@ from driftvq.tokens.reader import Tokens, open_tokens
 from driftvq.tokens.writer import TokenWriter
 
 Progress = Callable[[int], object]
+Listener = Progress | None
 
 
-def unheard(count: int) -> None:
+def nobody(count: int) -> None:
     """Nobody wants to know the progress."""
 
 
 def find_rest(source: ImageSource, folder: Path) -> tuple[int, frozenset[str]]:
-    """The number of the first image after the last one written, and the names that are known to be unreadable.
-
-    A batch may report unreadable images that come after its own, so what is left begins after the last name written.
-    """
+    """The number of the first image after the last one written, and the names that are known to be unreadable."""
+    # A batch may report unreadable images that come after its own, so the last name written says where to go on.
     skipped = frozenset(read_names(folder / SKIPPED) if (folder / SKIPPED).exists() else ())
     start = 0
     for written in read_names(folder / NAMES):
@@ -50,19 +49,16 @@ def encode_images(
     settings: dict[str, Any] | None = None,
     overwrite: bool = False,
     strict: bool = False,
-    progress: Progress | None = None,
+    progress: Listener = None,
 ) -> Tokens:
-    """Write the tokens of images; memory does not grow with their number.
+    """Write the tokens of images, e.g. of :func:`driftvq.data.eval_batches`; memory does not grow with their number.
 
-    Args:
-        batches: e.g. of :func:`driftvq.data.eval_batches`; images of one batch have one size.
-        settings: JSON values to keep in its index.
-        overwrite: replace an existing token folder.
-        strict: an image too small for the model is an error; else it is skipped.
-        progress: told how many images were dealt with since the last call; first, before any work, how many earlier.
+    ``settings`` are JSON values to keep in the index; ``overwrite`` replaces an existing token folder; an image too
+    small for the model is skipped, or an error if ``strict``; ``progress`` is told how many images were dealt with
+    since the last call, and first, before any work, how many earlier.
     """
     with TokenWriter(out, token_model(model), settings, overwrite=overwrite) as writer:
-        _encode(model, batches, writer, strict, find_room(model), progress or unheard, frozenset())
+        _encode(model, batches, writer, strict, find_room(model), progress or nobody)
         return open_tokens(writer.finish())
 
 
@@ -79,19 +75,13 @@ def encode_source(
     overwrite: bool = False,
     resume: bool = False,
     room: Room | None = None,
-    progress: Progress | None = None,
+    progress: Listener = None,
 ) -> Tokens:
     """Write the tokens of all images of a source; can be interrupted and resumed.
 
-    Args:
-        model, out, settings, overwrite, strict, progress: see :func:`encode_images`.
-        source: see :func:`driftvq.data.open_source`.
-        size: side of the centre square that each image is fitted to; None keeps the images' own sizes.
-        batch_size: images of equal size per call of the model.
-        workers: processes that read ahead.
-        resume: go on with an interrupted run, which must have had the same model, settings, size and batch size; one
-            that is complete is left as it is.
-        room: see :func:`driftvq.models.running.find_room`; larger images are skipped.
+    Beside what :func:`encode_images` and :func:`driftvq.data.eval_batches` take, ``resume`` goes on with an interrupted
+    run, which must have had the same model, settings, size and batch size; one that is complete is left as it is.
+    Images larger than the ``room`` (see :func:`driftvq.models.running.find_room`) are skipped.
     """
     settings = {**(settings or {}), "size": size, "batch_size": batch_size, "images_found": len(source)}
     if resume and not overwrite and finished(Path(out)):
@@ -106,41 +96,29 @@ def encode_source(
                 limits: dict[str, Any] = {"strict": strict, "max_pixels": room.image, "batch_pixels": room.at_once}
                 limits |= {"batch_size": batch_size, "workers": workers}
                 with eval_batches(source, size=size, start=start, **limits) as batches:
-                    told = progress or unheard
-                    told(start)
-                    _encode(model, batches, writer, strict, room, told, known)
+                    (progress or nobody)(start)
+                    told = (b._replace(skipped=[x for x in b.skipped if x[0] not in known]) for b in batches)
+                    _encode(model, told, writer, strict, room, progress or nobody)
         return open_tokens(writer.finish())
 
 
 def _encode(
-    model: VQVAE,
-    batches: Iterable[ImageBatch],
-    writer: TokenWriter,
-    strict: bool,
-    room: Room,
-    progress: Progress,
-    known: frozenset[str],
+    model: VQVAE, batches: Iterable[ImageBatch], writer: TokenWriter, strict: bool, room: Room, progress: Progress
 ) -> None:
-    """Encode and write; ``known`` are names that were skipped, and listed, before an interruption."""
     with repeatable():
         for images, names, skipped in batches:
-            height, width = images.shape[2:]
-            skipped = [(name, reason) for name, reason in skipped if name not in known]
-            done = len(names) + len(skipped)
-            reason = too_small(images, model)
-            if reason is not None:
-                if strict:
-                    raise BadImageError(f"cannot encode {names[0]}: {reason}")
-                skipped += [(name, reason) for name in names if name not in known]
-                writer.write(np.empty(0), [], (height, width), skipped)
+            size, done = (images.shape[2], images.shape[3]), len(names) + len(skipped)
+            if (reason := too_small(images, model)) is None:
+                writer.write(encode_pixels(model, images, room).cpu().numpy(), names, size, skipped)
+            elif strict:
+                raise BadImageError(f"cannot encode {names[0]}: {reason}")
             else:
-                writer.write(encode_pixels(model, images, room).cpu().numpy(), names, (height, width), skipped)
+                writer.write(np.empty(0), [], size, [*skipped, *((name, reason) for name in names)])
             progress(done)
 
 
 def token_model(model: VQVAE) -> TokenModel:
     """What a token folder says of a model; an error for one without tokens."""
-    if model.quantizer is None:
+    if (quantizer := model.quantizer) is None:
         raise ValueError("this model is a plain autoencoder (quantizer 'none'): it has no tokens")
-    quantizer = model.quantizer
     return TokenModel(model_hash(model), quantizer.codebook_size, model.downscale, quantizer.indices_per_position)

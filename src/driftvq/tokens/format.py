@@ -11,24 +11,12 @@ from typing import Any
 from driftvq.files import LOCK_FILE, locked, open_regular, read_object, write_text
 from driftvq.names import shortened, shortened_text
 
-FILES = (
-    "index.json",
-    "tokens.npy",
-    "shapes.npy",
-    "offsets.npy",
-    "sizes.npy",
-    "batches.npy",
-    "names.jsonl",
-    "skipped.txt",
-)
-INDEX, TOKENS, SHAPES, OFFSETS, SIZES, BATCHES, NAMES, SKIPPED = FILES
-
-WORK = "encoding"
-"""For those whom the lock of a partial folder keeps out."""
-
+ARRAYS = TOKENS, SHAPES, OFFSETS, SIZES, BATCHES = "tokens.npy", "shapes.npy", "offsets.npy", "sizes.npy", "batches.npy"
+TEXTS = INDEX, NAMES, SKIPPED = "index.json", "names.jsonl", "skipped.txt"
+OURS = (*ARRAYS, *TEXTS, LOCK_FILE)  # a folder of these alone may be replaced
+WORK = "encoding"  # for those whom the lock of a partial folder keeps out
 FORMAT, FORMAT_VERSION = "driftvq-tokens", 1
-LONGEST_LINE = 1 << 24
-"""Bytes of a name and its reason; a tar member's name has at most a sixteenth of it."""
+LONGEST_LINE = 1 << 24  # bytes of a name and its reason; a tar member's name has at most a sixteenth of it
 MAX_INDEX_BYTES, MAX_COUNT, MAX_SIDE = 2**20, 2**62, 2**31 - 1
 DTYPES = ("uint8", "uint16", "uint32")
 
@@ -88,12 +76,9 @@ def read_index(folder: Path) -> TokenIndex:
     values = read_object(path, MAX_INDEX_BYTES)
     if values.get("format") != FORMAT:
         raise ValueError(f"{path} is not the index of a token folder: its format must be {FORMAT!r}")
-    version = values.get("version")
+    version, ours = values.get("version"), f"this driftvq reads up to {FORMAT_VERSION}: update it"
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
-        raise ValueError(
-            f"{folder} has tokens of format version {shortened(version)}; "
-            f"this driftvq reads up to {FORMAT_VERSION}: update it"
-        )
+        raise ValueError(f"{folder} has tokens of format version {shortened(version)}; {ours}")
     try:
         return _parse(values)
     except (KeyError, TypeError, ValueError) as error:
@@ -118,17 +103,12 @@ def read_names(path: Path) -> Iterator[str]:
 def check_same(folder: Path, found: TokenIndex, now: TokenIndex) -> None:
     """Refuse to go on with what another model, or other settings, began."""
     if found.model != now.model:
-        raise ValueError(
-            f"{folder} was begun with model {found.model.model_hash}, this is {now.model.model_hash}; "
-            "--overwrite starts again"
-        )
-    changed = [
-        f"{name} was {found.settings.get(name)!r}, is {now.settings.get(name)!r}"
-        for name in sorted(found.settings.keys() | now.settings.keys())
-        if found.settings.get(name) != now.settings.get(name)
-    ]
-    if changed:
-        raise ValueError(f"{folder} was begun with other settings: {'; '.join(changed)}; --overwrite starts again")
+        both = f"{found.model.model_hash}, this is {now.model.model_hash}"
+        raise ValueError(f"{folder} was begun with model {both}; --overwrite starts again")
+    old, new = found.settings, now.settings
+    if names := [name for name in sorted(old | new) if old.get(name) != new.get(name)]:
+        changed = "; ".join(f"{name} was {old.get(name)!r}, is {new.get(name)!r}" for name in names)
+        raise ValueError(f"{folder} was begun with other settings: {changed}; --overwrite starts again")
 
 
 def _parse(values: Mapping[str, Any]) -> TokenIndex:
@@ -171,7 +151,8 @@ def check_output(out: Path, *, overwrite: bool = False, resume: bool = False, he
     """Refuse an output that would destroy something, before any work; ``held``: the caller has the partial's lock."""
     partial = partial_folder(out)
     for folder in (out, partial):
-        if taken(folder) and not _holds_only_tokens(folder):
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else [""]
+        if taken(folder) and not all(name in OURS or name.startswith(f".{INDEX}.") for name in names):
             raise ValueError(f"{folder} exists and is not a folder of tokens alone; choose another output")
     if not held and (partial / LOCK_FILE).is_file():
         with locked(partial, WORK):
@@ -181,9 +162,8 @@ def check_output(out: Path, *, overwrite: bool = False, resume: bool = False, he
     if resume and not (partial / INDEX).is_file():
         raise ValueError(f"nothing to resume: there are no interrupted tokens in {partial}")
     if not resume and not overwrite and (partial / INDEX).is_file() and (done := read_index(partial).n):
-        raise ValueError(
-            f"{partial} holds {done} images of an interrupted run: --resume continues it, --overwrite drops it"
-        )
+        ways = "--resume continues it, --overwrite drops it"
+        raise ValueError(f"{partial} holds {done} images of an interrupted run: {ways}")
 
 
 def replace_folder(folder: Path, out: Path) -> None:
@@ -210,9 +190,3 @@ def taken(path: Path) -> bool:
     if path.is_dir() and not path.is_symlink():
         return any(path.iterdir())
     return path.exists() or path.is_symlink()
-
-
-def _holds_only_tokens(folder: Path) -> bool:
-    """Whether everything in a folder is a file that this module writes, so that it may be replaced."""
-    ours = (*FILES, LOCK_FILE)
-    return folder.is_dir() and all(path.name in ours or path.name.startswith(f".{INDEX}.") for path in folder.iterdir())

@@ -1,6 +1,7 @@
 """Reads a token folder: memory-mapped, with numpy alone."""
 
 from collections.abc import Iterator
+from itertools import accumulate, pairwise, starmap
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,7 @@ from numpy.typing import NDArray
 from driftvq.names import shortened_text
 from driftvq.tokens.format import BATCHES, NAMES, OFFSETS, SHAPES, SIZES, TOKENS, TokenIndex, read_index, read_names
 
-BLOCK_ROWS = 4096
-"""Rows that are worked on at once where an array may be too large for memory."""
-
+BLOCK_ROWS = 4096  # rows that are worked on at once where an array may be too large for memory
 Array = NDArray[Any]
 
 
@@ -23,12 +22,8 @@ class Tokens:
     >>> len(tokens), tokens[0].shape, tokens[0].dtype  # doctest: +SKIP
     (2000, (16, 16), dtype('uint16'))
 
-    Attributes:
-        folder, index: ``index.model`` says which model made the tokens.
-        array: ``n h w`` or ``n h w q``; flat when the images' tokens differ in shape.
-        shapes: of each image's tokens, int32 ``(n, 2)`` or ``(n, 3)``.
-        sizes: height and width of each image, int32 ``(n, 2)``.
-        batch_sizes: images per call of the model, int32.
+    ``index.model`` says which model made the tokens; ``array`` has them, ``n h w`` or ``n h w q``, flat when images
+    differ in the shape of theirs; ``shapes`` and ``sizes`` have each image's, ``batch_sizes`` the images per call.
     """
 
     def __init__(self, folder: Path, index: TokenIndex) -> None:
@@ -55,11 +50,9 @@ class Tokens:
         if not -len(self) <= number < len(self):
             raise IndexError(f"image {number} of {len(self)}")
         number %= len(self)
-        if self._offsets is None:
-            row: Array = self.array[number]
-            return row
-        flat: Array = self.array[int(self._offsets[number]) : int(self._offsets[number + 1])]
-        return flat.reshape(self.shapes[number])
+        part = number if self._offsets is None else slice(*map(int, self._offsets[number : number + 2]))
+        row: Array = self.array[part]
+        return row.reshape(self.shapes[number])
 
     def __iter__(self) -> Iterator[Array]:
         return (self[number] for number in range(len(self)))
@@ -72,16 +65,12 @@ class Tokens:
                 break
             yield name
         if count != len(self):
-            raise ValueError(
-                f"{self.folder / NAMES} must have {len(self)} names, got {count if count < len(self) else 'more'}"
-            )
+            got = count if count < len(self) else "more"
+            raise ValueError(f"{self.folder / NAMES} must have {len(self)} names, got {got}")
 
     def batches(self) -> Iterator[range]:
         """Numbers of the images that the model encoded together."""
-        start = 0
-        for size in self.batch_sizes:
-            yield range(start, start + int(size))
-            start += int(size)
+        return starmap(range, pairwise(accumulate(map(int, self.batch_sizes), initial=0)))
 
     def _check(self, last: tuple[int, ...]) -> None:
         """The arrays must agree with each other; looked at in blocks, since there may be millions of images."""

@@ -5,11 +5,10 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -18,9 +17,7 @@ from driftvq.tokens import format as layout
 from driftvq.tokens.format import TokenIndex, TokenModel
 from driftvq.tokens.reader import BLOCK_ROWS, Array, check_range
 
-HEADER_BYTES = 256
-"""Room kept for the header, so that it can be rewritten when the number of rows is known."""
-
+HEADER_BYTES = 256  # room kept for the header, so that it can be rewritten when the number of rows is known
 COMMIT_SECONDS = 5.0
 
 
@@ -33,13 +30,9 @@ def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
 
 
 class GrowingArray:
-    """An array on disk to which rows are appended, in little-endian order.
+    """A ``.npy`` file to which rows of the shape ``row`` are appended, in little-endian order.
 
-    Args:
-        path: the ``.npy`` file.
-        dtype: of the elements.
-        row: shape of one row, ``()`` for single numbers.
-        keep: bytes of rows to keep of an existing file; what follows them is dropped. None starts a new file.
+    ``keep`` is how many bytes of rows to keep of an existing file; what follows them is dropped. None starts a new one.
     """
 
     def __init__(self, path: Path, dtype: str, row: tuple[int, ...] = (), keep: int | None = None) -> None:
@@ -78,17 +71,13 @@ def sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-class TokenWriter:
+class TokenWriter(AbstractContextManager["TokenWriter"]):
     """Streams tokens into ``<out>.partial`` and renames it to ``out`` at the end.
 
     After :meth:`finish` the folder is complete. Without it, the batches written so far stay in the partial folder, and
     a writer with ``resume=True`` goes on after them, even if the process was killed. The partial folder is locked until
-    then: a second writer of the same output is refused.
-
-    Args:
-        settings: JSON values to keep in the index; a resumed run must have the same.
-        overwrite: replace an existing token folder, and drop what an interrupted run left.
-        resume: go on with an interrupted run.
+    then: a second writer of the same output is refused. ``overwrite`` replaces an existing token folder, and what an
+    interrupted run left. A resumed run must have the same ``settings``, JSON values that the index keeps.
     """
 
     def __init__(
@@ -174,17 +163,14 @@ class TokenWriter:
         self._close_files()
         self._held.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.index.complete:
             self._held.close()
             return
         try:
             self.commit()
         except (OSError, ValueError):  # a full disk, closed files: the last commit is intact, the first error matters
-            if error is None:
+            if exception[1] is None:
                 raise
         finally:
             self._close_files()
@@ -195,9 +181,9 @@ class TokenWriter:
     def _open(self, resume: bool) -> None:
         index = self.index
         columns = 3 if index.model.indices_per_position else 2
-        item = np.dtype(index.model.dtype).itemsize
 
-        def array(name: str, dtype: str, row: tuple[int, ...], used: int) -> GrowingArray:
+        def array(name: str, dtype: str, row: tuple[int, ...], rows: int) -> GrowingArray:
+            used = rows * int(np.prod(row, dtype=np.int64)) * np.dtype(dtype).itemsize
             return GrowingArray(self.folder / name, dtype, row, used if resume else None)
 
         def text(name: str, used: int) -> BinaryIO:
@@ -205,10 +191,10 @@ class TokenWriter:
             keep_only(file, used)
             return file
 
-        self._tokens = array(layout.TOKENS, index.model.dtype, (), index.tokens * item)
-        self._shapes = array(layout.SHAPES, "int32", (columns,), index.n * columns * 4)
-        self._sizes = array(layout.SIZES, "int32", (2,), index.n * 8)
-        self._batches = array(layout.BATCHES, "int32", (), index.batches * 4)
+        self._tokens = array(layout.TOKENS, index.model.dtype, (), index.tokens)
+        self._shapes = array(layout.SHAPES, "int32", (columns,), index.n)
+        self._sizes = array(layout.SIZES, "int32", (2,), index.n)
+        self._batches = array(layout.BATCHES, "int32", (), index.batches)
         self._names = text(layout.NAMES, index.name_bytes)
         self._skipped = text(layout.SKIPPED, index.skipped_bytes)
         arrays = (self._tokens, self._shapes, self._sizes, self._batches)
@@ -233,23 +219,17 @@ class TokenWriter:
         for array in (self._shapes, self._sizes, self._batches):
             array.finish()
         self._close_files()
-        if index.shape is None:
-            write_offsets(self.folder / layout.SHAPES, self.folder / layout.OFFSETS)
+        if index.shape is None:  # where each image's tokens begin in the flat array, and where the last ones end
+            shapes = np.load(self.folder / layout.SHAPES, mmap_mode="r")
+            offsets, ends = GrowingArray(self.folder / layout.OFFSETS, "int64"), np.array([0])
+            offsets.append(ends)
+            for start in range(0, len(shapes), BLOCK_ROWS):
+                ends = ends[-1] + np.cumsum(shapes[start : start + BLOCK_ROWS].prod(axis=1, dtype=np.int64))
+                offsets.append(ends)
+            offsets.finish()
         self.index = replace(index, complete=True)
         self.index.write(self.folder)
 
 
 def _append(file: BinaryIO, lines: Iterator[str]) -> int:
     return sum(file.write(line.encode() + b"\n") for line in lines)
-
-
-def write_offsets(shapes_file: Path, offsets_file: Path) -> None:
-    """Where each image's tokens begin in the flat array, and where the last ones end."""
-    shapes = np.load(shapes_file, mmap_mode="r")
-    offsets, last = GrowingArray(offsets_file, "int64"), 0
-    offsets.append(np.array([0]))
-    for start in range(0, len(shapes), BLOCK_ROWS):
-        ends = last + np.cumsum(shapes[start : start + BLOCK_ROWS].prod(axis=1, dtype=np.int64))
-        offsets.append(ends)
-        last = int(ends[-1])
-    offsets.finish()

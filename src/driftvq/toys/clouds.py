@@ -1,9 +1,7 @@
-"""The drifting clouds of Suppl. 11: translation, expansion, shrinking, split.
+"""The drifting clouds of Suppl. 11, in the plane: n points, of which b make a batch, k codes, e epochs.
 
 Every random number of a demo is drawn in :func:`make_cloud`, so the same arrays can be handed to another
 implementation. What the supplement leaves open is chosen here and argued in ``docs/toys.md``.
-
-Shape suffixes: n points of the cloud, b points of a batch, k codes, e epochs; the plane has 2 dimensions.
 """
 
 from abc import ABC, abstractmethod
@@ -17,30 +15,18 @@ from driftvq.names import check_name
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
 DEMOS = ("translation", "expansion", "shrinking", "split")
-
-POINTS = 1500
-CODES = 16
-BATCH_SIZE = 100
-EPOCHS = 30
-SPEED = 0.1
-SHIFT = 10.0
-EXPANSION = 5.0
-SHRINKAGE = 0.2
+POINTS, CODES, BATCH_SIZE, EPOCHS = 1500, 16, 100, 30
+SPEED, SHIFT, EXPANSION, SHRINKAGE = 0.1, 10.0, 5.0, 0.2
 SCALES = {"expansion": EXPANSION, "shrinking": SHRINKAGE}
-MAX_CONDITION = 3.0
-SPLIT_MEAN = 0.5
+MAX_CONDITION, SPLIT_MEAN = 3.0, 0.5
 
 
 class Cloud(ABC):
-    """A cloud on its way from its initial points to its targets.
+    """A cloud on its way from its initial points to its targets, both ``(n, 2)``.
 
-    Attributes:
-        initial, targets: the points at the start, and where they drift to, ``(n, 2)``.
-        codebook: the codes at the start, ``(k, 2)``, from N(0, 1).
-        order: the order of the points in each epoch, ``(e, n)``.
-        drift: the state of the drift: θ of shape ``(2,)``, or the matrix A of shape ``(2, 2)``.
+    ``codebook`` are the codes at the start, ``(k, 2)``, from N(0, 1); ``order``, that of the points in each epoch,
+    ``(e, n)``; ``drift``, the state of the drift: θ of shape ``(2,)``, or the matrix A of shape ``(2, 2)``.
     """
 
     drift: Array
@@ -105,10 +91,7 @@ class Scaling(Cloud):
 
 
 def make_cloud(demo: str, seed: int, n: int = POINTS, codes: int = CODES, epochs: int = EPOCHS) -> Cloud:
-    """The cloud of a demo, its first codebook and the order of its points; the same for the same arguments.
-
-    More epochs leave the order of the first ones as it is.
-    """
+    """The cloud of a demo, its first codebook and the order of its points, of which more epochs are more at the end."""
     check_name("demo", demo, DEMOS)
     rng = np.random.default_rng(seed)
     initial = rng.standard_normal((n, 2))

@@ -10,13 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
-from numpy.typing import NDArray
 from PIL import Image
 
+from driftvq.files import make_folder
+from driftvq.toys.clouds import Array
 from driftvq.toys.rules import winners
 from driftvq.toys.trajectories import Trajectory, kmeans_optimum, run_demos
-
-Array = NDArray[np.float64]
 
 TARGET, BASE, CLOUD, BATCH, CODE = "#c9b3e6", "#3a9d4f", "#a9cbee", "#1f5fbf", "#d40000"
 LABELS = {
@@ -28,14 +27,11 @@ LABELS = {
 }
 """Names and colours; a method of the library and the paper's form of it, whose line is dashed, have one colour."""
 OTHER_LINES = ("#e08a00", "#7a4fb5", "#555555")
-LINEAR_STEPS = 50
-"""Curves are linear in time while the cloud drifts, logarithmic after."""
+LINEAR_STEPS = 50  # curves are linear in time while the cloud drifts, logarithmic after
 SHOWN_STEPS = (0, 20, 40, 100, 400)
 GIF_STEPS = (*range(0, 10), 12, 15, 19, 24, 30, 37, 50, 100, 450)
-GIF_DPI = 64
-GIF_COLOURS = 32
-TITLE = 11
-"""Points: an animation is shown small."""
+GIF_DPI, GIF_COLOURS = 64, 32
+TITLE = 11  # points: an animation is shown small
 FRAME_MS, LAST_FRAME_MS = 160, 1500
 
 
@@ -47,13 +43,8 @@ def label(method: str) -> str:
 def draw_gallery(
     demos: Sequence[str], methods: Sequence[str], seed: int, out: Path, progress: Callable[[str], None]
 ) -> list[Path]:
-    """A figure per method, a GIF per demo and the curves; returns the files.
-
-    The GIFs show the first method beside the second; with one method there are none.
-    """
-    if out.exists() and not out.is_dir():
-        raise NotADirectoryError(f"{out} is not a folder")
-    out.mkdir(parents=True, exist_ok=True)
+    """A figure per method, the curves and, of the first method beside the second, a GIF per demo; returns the files."""
+    make_folder(out)
     started = time.perf_counter()
 
     def tell(what: str) -> None:
@@ -83,12 +74,11 @@ def draw_method(trajectories: Sequence[Trajectory], path: Path) -> Path:
     for axes, trajectory in zip(grid, trajectories, strict=True):
         for axis, snapshot in zip(axes, trajectory.snapshots, strict=True):
             positions = trajectory.positions(snapshot.step)
-            _draw_targets(axis, trajectory)
+            _frame(axis, trajectory)
             axis.plot(*trajectory.cloud.initial.T, ".", ms=2.5, mew=0, color=BASE, alpha=0.35, label="base data X")
             axis.plot(*positions.T, ".", ms=2.5, mew=0, color=CLOUD, alpha=0.6, label="cloud now")
             axis.plot(*snapshot.batch.T, ".", ms=4, mew=0, color=BATCH, label="current batch $X_b$")
             _place_codes(_code_artists(axis), trajectory.codebooks[snapshot.step], positions)
-            _frame(axis, trajectory)
             axis.set_title(f"step {snapshot.step}: {_used(trajectory, snapshot.step)}", fontsize=9)
         axes[0].set_ylabel(trajectory.demo, fontsize=12)
     ends = ", ".join(f"{trajectory.codes_used} in {trajectory.demo}" for trajectory in trajectories)
@@ -164,7 +154,6 @@ class _Panel:
 
     def __init__(self, axis: Axes, run: Trajectory) -> None:
         self.axis, self.run = axis, run
-        _draw_targets(axis, run)
         _frame(axis, run)
         (self.cloud,) = axis.plot([], [], ".", ms=2.5, mew=0, color=BATCH, alpha=0.5, animated=True)
         self.codes = _code_artists(axis)
@@ -183,10 +172,6 @@ class _Panel:
             self.axis.draw_artist(artist)
 
 
-def _draw_targets(axis: Axes, trajectory: Trajectory) -> None:
-    axis.plot(*trajectory.cloud.targets.T, ".", ms=2.5, mew=0, color=TARGET, alpha=0.5, label="target $Y_t$")
-
-
 def _code_artists(axis: Axes) -> tuple[Any, Any]:
     (used,) = axis.plot([], [], "x", ms=7, mew=1.9, color=CODE, zorder=4, label="code in use")
     (dead,) = axis.plot([], [], "x", ms=5, mew=0.9, color=CODE, alpha=0.45, zorder=3, label="dead code")
@@ -200,7 +185,8 @@ def _place_codes(artists: tuple[Any, Any], codebook: Array, positions: Array) ->
 
 
 def _frame(axis: Axes, trajectory: Trajectory) -> None:
-    """The same square window for every panel of a demo: all that the cloud will cross."""
+    """The targets, in the same square window for every panel of a demo: all that the cloud will cross."""
+    axis.plot(*trajectory.cloud.targets.T, ".", ms=2.5, mew=0, color=TARGET, alpha=0.5, label="target $Y_t$")
     reached = np.concatenate([trajectory.cloud.initial, trajectory.cloud.targets])
     low, high = reached.min(axis=0), reached.max(axis=0)
     middle, half = (low + high) / 2, (high - low).max() / 2 * 1.08

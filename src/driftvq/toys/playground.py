@@ -1,8 +1,7 @@
 """The playground: one self-contained page that simulates the toy demos in a browser.
 
-Its mathematics is a JavaScript version of :mod:`driftvq.toys.clouds` and of the toy rules in
-:mod:`driftvq.toys.rules`; its constants are theirs, written into the page. The library's own quantizers are not written
-a second time: ``benchmarks/recordings.py`` lets them follow the page's own clouds, and the page plays what they did.
+Its mathematics is a JavaScript version of the clouds and the toy rules; its constants are theirs. The library's own
+quantizers are not written a second time: the page plays what ``benchmarks/recordings.py`` lets them do on its clouds.
 """
 
 import json
@@ -18,43 +17,22 @@ from driftvq.toys import clouds, rules
 
 SIMULATION = ("random.js", "clouds.js", "rules.js", "simulation.js")
 """The mathematics, which needs no page, in the order in which it is loaded."""
-
-PAGE = ("drawing.js", "sentence.js", "address.js", "player.js")
-"""What shows it."""
-
-HIDDEN = 64
-STEPS = 450
-FIRST_SEED = 1
+PAGE = ("drawing.js", "sentence.js", "address.js", "player.js")  # what shows it
+HIDDEN, STEPS, FIRST_SEED = 64, 450, 1
 RECORDINGS = "recordings.json"
-
-LINEAR_STEPS, LATER = 60, 40
-"""The timeline shows every batch while the cloud drifts, and so many moments after that, at equal ratios."""
+LINEAR_STEPS, LATER = 60, 40  # the timeline shows every batch while it drifts, then so many at equal ratios
 
 
 def constants() -> dict[str, Any]:
     """What the page has to know of the demos and the rules."""
     return {
-        "points": clouds.POINTS,
-        "codes": clouds.CODES,
-        "batchSize": clouds.BATCH_SIZE,
-        "epochs": clouds.EPOCHS,
-        "steps": STEPS,
-        "moments": moments(),
-        "seed": FIRST_SEED,
-        "speed": clouds.SPEED,
-        "shift": clouds.SHIFT,
-        "expansion": clouds.EXPANSION,
-        "shrinkage": clouds.SHRINKAGE,
-        "maxCondition": clouds.MAX_CONDITION,
-        "splitMean": clouds.SPLIT_MEAN,
-        "alpha": rules.ALPHA,
-        "tau": rules.FIRST_TAU,
-        "lr": rules.FIRST_LR,
-        "tauDecay": rules.TAU_DECAY,
-        "lrDecay": rules.LR_DECAY,
-        "adamLr": rules.ADAM_LR,
-        "hidden": HIDDEN,
-    }
+        "points": clouds.POINTS, "codes": clouds.CODES, "batchSize": clouds.BATCH_SIZE, "epochs": clouds.EPOCHS,
+        "steps": STEPS, "moments": moments(), "seed": FIRST_SEED, "hidden": HIDDEN,
+        "speed": clouds.SPEED, "shift": clouds.SHIFT, "expansion": clouds.EXPANSION, "shrinkage": clouds.SHRINKAGE,
+        "maxCondition": clouds.MAX_CONDITION, "splitMean": clouds.SPLIT_MEAN,
+        "alpha": rules.ALPHA, "tau": rules.FIRST_TAU, "lr": rules.FIRST_LR, "tauDecay": rules.TAU_DECAY,
+        "lrDecay": rules.LR_DECAY, "adamLr": rules.ADAM_LR,
+    }  # fmt: skip
 
 
 def moments() -> list[int]:

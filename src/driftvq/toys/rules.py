@@ -1,7 +1,4 @@
-"""How a codebook follows a cloud: the toy rules of Suppl. 11 as pure functions, and learners that apply them.
-
-Shapes: s runs side by side, k codes, b points of a batch, d = 2 dimensions.
-"""
+"""The toy rules of Suppl. 11 as pure functions, and learners that apply them: s runs, k codes, batches of b points."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,42 +7,31 @@ from typing import Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 
 from driftvq.names import check_name
 from driftvq.quantizers import QUANTIZERS, Quantizer, TransVQPaper, make_quantizer
 from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.following import FollowingCodes
 from driftvq.quantizers.ns_vq_paper import SpreadingCodes
+from driftvq.toys.clouds import Array, Indices
 
-Array = NDArray[np.float64]
-
-ALPHA = 0.3
-FIRST_TAU = 4.0
-FIRST_LR = 0.5
-TAU_DECAY = 0.5
-LR_DECAY = 0.9
-ADAM_LR = 0.03
-LIBRARY_LR = 0.001
+ALPHA, ADAM_LR, LIBRARY_LR = 0.3, 0.03, 0.001
+FIRST_TAU, FIRST_LR, TAU_DECAY, LR_DECAY = 4.0, 0.5, 0.5, 0.9
 
 
 def squared_distances(codebook: Array, points: Array) -> Array:
     """``|x_i - c_k|²``: ``(…, b, k)`` from codes ``(…, k, 2)`` and points ``(…, b, 2)``."""
     along_x, along_y = (points[..., :, None, axis] - codebook[..., None, :, axis] for axis in range(2))
-    distances: Array = along_x * along_x + along_y * along_y
-    return distances
+    return np.asarray(along_x * along_x + along_y * along_y)
 
 
-def winners(codebook: Array, points: Array) -> NDArray[np.int64]:
+def winners(codebook: Array, points: Array) -> Indices:
     """``w_i = argmin_k |x_i - c_k|²``; ties go to the lowest index."""
     return np.asarray(squared_distances(codebook, points).argmin(axis=-1))
 
 
 def ema_update(codebook: Array, batch: Array, alpha: float = ALPHA) -> Array:
-    """Vanilla: ``c_k ← (1-α) c_k + α · mean{x_i : w_i = k}`` for every code that won a point; the others stay.
-
-    Codes are ``(k, 2)`` and points ``(b, 2)``, or ``(s, k, 2)`` and ``(s, b, 2)`` for s runs side by side.
-    """
+    """Vanilla: ``c_k ← (1-α) c_k + α · mean{x_i : w_i = k}`` for every code that won a point; the others stay."""
     one_hot = (winners(codebook, batch)[..., None, :] == np.arange(codebook.shape[-2])[:, None]).astype(np.float64)
     count = one_hot.sum(axis=-1, keepdims=True)
     mean = (one_hot @ batch) / np.maximum(count, 1)
@@ -58,7 +44,7 @@ def ns_vq_update(codebook: Array, batch: Array, lr: float, tau: float) -> Array:
     ``d_k = |c_k - c_w|²``,  ``ω_k = e^{-d_k/τ} / Σ_j e^{-d_j/τ}``,
     ``c_w += lr (x - c_w)``,  ``c_k += lr ω_k (x - c_k)`` for k ≠ w
 
-    The kernel measures from the code to the *winner*, not to the point. Shapes as in :func:`ema_update`.
+    The kernel measures from the code to the *winner*, not to the point. Shapes as in :func:`squared_distances`.
     """
     codes = codebook.reshape(-1, *codebook.shape[-2:]).copy()
     batches = batch.reshape(-1, *batch.shape[-2:])
@@ -119,8 +105,7 @@ class QuantizerLearner:
     """Any quantizer of the library, in training mode, on two-dimensional latents.
 
     Its trainable parameters, if it has any, follow Adam on its own loss plus the reconstruction error of a decoder that
-    is the identity; what moves its codes by statistics does so in the forward pass. The sixteen codes are all that its
-    indices can say: a quantizer with q indices per position gets ``16^(1/q)`` codes for each.
+    is the identity; what moves its codes by statistics does so in the forward pass.
     """
 
     def __init__(self, quantizer: Quantizer, lr: float = LIBRARY_LR) -> None:
@@ -172,10 +157,7 @@ class SideBySide:
 
 
 class TransVQToyLearner(QuantizerLearner):
-    """TransVQ on a toy: as printed, with a small residual MLP over the codes the other methods start from.
-
-    Adam moves φ on the quantizer's own loss, of which only the codebook term reaches φ.
-    """
+    """TransVQ as printed, with a small residual MLP over the first codes; only its loss's codebook term moves φ."""
 
     def __init__(self, codebook: Array, lr: float = ADAM_LR) -> None:
         quantizer = TransVQPaper(dim=2, codebook_size=len(codebook), transform="mlp", width=32, residual=True)
@@ -183,14 +165,10 @@ class TransVQToyLearner(QuantizerLearner):
         quantizer.set_codebook_(torch.from_numpy(codebook))
 
 
-MakeLearner = Callable[[Array], Learner]
-
-
 def library_learner(name: str, codebook: Array) -> QuantizerLearner:
-    """A learner for a registered quantizer with its defaults and its own start.
+    """A learner for a registered quantizer with its defaults; with q indices per position, each has ``16^(1/q)`` codes.
 
-    A codebook that follows the latents starts at the given codes, as the toy rules do, and not at k-means of a first
-    batch: what is seen is then how it follows and not where it began.
+    A codebook that follows starts at the given codes, not at k-means of a first batch: to see it follow, not begin.
     """
     codes = len(codebook)
     places = make_quantizer(name, dim=2, codebook_size=codes).indices_per_position
@@ -202,16 +180,11 @@ def library_learner(name: str, codebook: Array) -> QuantizerLearner:
     return learner
 
 
-PAPER_METHODS = ("vanilla", "ns_vq_toy", "trans_vq_toy")
-"""The three methods of the paper's figures."""
-
+PAPER_METHODS = ("vanilla", "ns_vq_toy", "trans_vq_toy")  # of the paper's figures
 SHOWN_METHODS = ("vanilla", "ns_vq", "ns_vq_toy", "trans_vq", "trans_vq_toy")
 """What is shown by default: vanilla VQ, and each cure as the library has it beside the paper's rule."""
-
-STACKABLE = ("vanilla", "ns_vq_toy")
-"""Methods whose learner takes any number of runs at once."""
-
-METHODS: dict[str, MakeLearner] = {
+STACKABLE = ("vanilla", "ns_vq_toy")  # methods whose learner takes any number of runs at once
+METHODS: dict[str, Callable[[Array], Learner]] = {
     "vanilla": EMALearner,
     "ns_vq_toy": NSVQToyLearner,
     "trans_vq_toy": TransVQToyLearner,

@@ -1,7 +1,4 @@
-"""Runs of the toy demos: trajectories, the k-means optimum and the table.
-
-Shape suffixes: t moments, k codes, n points, b points of a batch.
-"""
+"""Runs of the toy demos: trajectories of t moments, k codes and n points, the k-means optimum and the table."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,16 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from driftvq.names import check_name
-from driftvq.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Cloud, make_cloud
+from driftvq.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Array, Cloud, make_cloud
 from driftvq.toys.rules import METHODS, SHOWN_METHODS, Learner, make_learners, squared_distances
 
-Array = NDArray[np.float64]
-
-DRIFT_LEFT = (0.6, 0.25, 0.02)
-"""Between the first and the last, the snapshots show the cloud when this share of its way is left."""
+DRIFT_LEFT = (0.6, 0.25, 0.02)  # the inner snapshots show the cloud when this share of its way is left
 
 
 class Snapshot(NamedTuple):
@@ -32,24 +25,16 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A codebook following a cloud; moment 0 is the start, moment t comes after t steps.
-
-    Attributes:
-        cloud: at the end of its way.
-        drifts: the state of its drift at every moment.
-        codebooks: the codes at every moment, ``(t, k, 2)``.
-        usage: share of the codes that are nearest to some point of the whole cloud, ``(t,)``.
-        distortion: mean squared distance of the whole cloud to its nearest codes, ``(t,)``.
-    """
+    """A codebook following a cloud; moment 0 is the start, moment t comes after t steps."""
 
     demo: str
     method: str
     seed: int
-    cloud: Cloud
-    drifts: Sequence[Array]
-    codebooks: Array
-    usage: Array
-    distortion: Array
+    cloud: Cloud  # at the end of its way
+    drifts: Sequence[Array]  # the state of its drift at every moment
+    codebooks: Array  # at every moment, (t, k, 2)
+    usage: Array  # share of the codes that are nearest to some point of the whole cloud, (t,)
+    distortion: Array  # mean squared distance of the whole cloud to its nearest codes, (t,)
     snapshots: tuple[Snapshot, ...]
 
     def positions(self, step: int) -> Array:
@@ -70,13 +55,6 @@ def measure(codebook: Array, positions: Array) -> tuple[float, float]:
     return len(used) / len(codebook), float(distances.min(axis=1).mean())
 
 
-def snapshot_steps(steps: int, speed: float = SPEED) -> tuple[int, ...]:
-    """Five moments that show the drift, which takes the first tenth of a run, and the end."""
-    rate = -math.log1p(-min(speed, 0.99))
-    drifting = [min(steps, max(1, round(-math.log(left) / rate))) for left in DRIFT_LEFT]
-    return (0, *drifting, steps)
-
-
 def run_demos(
     runs: Sequence[tuple[str, int]],
     method: str,
@@ -89,14 +67,10 @@ def run_demos(
 ) -> list[Trajectory]:
     """Let a method follow several clouds side by side, which costs the sample-by-sample rule little more than one.
 
-    Args:
-        runs: demo and seed of each; the seed gives the cloud, the first codebook, the order and the first weights.
-        method: one of :data:`driftvq.toys.rules.METHODS`, or any name when ``learner`` is given.
-        n, batch_size, epochs, speed: points, points per batch, passes over the cloud, drift rate r.
-        learner: makes a learner of all runs from their first codebooks ``(s, k, 2)``, instead of the method's own.
+    Each run is a demo and a seed, which gives the cloud, the first codebook, the order and the first weights; ``n`` is
+    the points of a cloud, ``speed`` its drift rate r. ``learner`` makes one of all runs from their first codebooks
+    ``(s, k, 2)``, instead of that of the method, which is then any name.
     """
-    if learner is None:
-        check_name("method", method, METHODS)
     if not 1 <= batch_size <= n:
         raise ValueError(f"batch_size must lie between 1 and the {n} points of the cloud, got {batch_size}")
     if epochs < 1:
@@ -115,7 +89,8 @@ def run_demos(
                 for cloud, chosen in zip(clouds, idxs, strict=True):
                     cloud.advance_(chosen, speed)
             follower.end_epoch_()
-    shown = snapshot_steps(len(moments) - 1, speed)
+    steps, rate = len(moments) - 1, -math.log1p(-min(speed, 0.99))
+    shown = (0, *(min(steps, max(1, round(-math.log(left) / rate))) for left in DRIFT_LEFT), steps)
     trajectories = []
     for i, (cloud, (demo, seed)) in enumerate(zip(clouds, runs, strict=True)):
         codes, drifts = np.stack([codebook[i] for codebook, _, _ in moments]), [drift[i] for _, drift, _ in moments]
@@ -187,8 +162,6 @@ def format_table(rows: Sequence[Row]) -> str:
     lines = ["| demo | method | codes used of 16 | distortion ÷ k-means |", "|---|---|---|---|"]
     for row in rows:
         used, relative = row.codes_used, row.relative_distortion
-        lines.append(
-            f"| {row.demo} | {row.method} | {used.mean():.1f} ± {used.std():.1f} "
-            f"| {relative.mean():.2f} ± {relative.std():.2f} |"
-        )
+        numbers = f"{used.mean():.1f} ± {used.std():.1f} | {relative.mean():.2f} ± {relative.std():.2f}"
+        lines.append(f"| {row.demo} | {row.method} | {numbers} |")
     return "\n".join(lines)
