@@ -27,20 +27,13 @@ from driftvq.records.runs import CONFIG_FILE, METRICS_FILE
 from driftvq.training.settings import read_settings
 
 DEFAULT_SIZE = 64
-FALLING = 0.9
-"""Usage is falling when it is below this share of its highest value."""
-UNEVEN = 0.1
-"""Perplexity below this share of the codes: a few of them do most of the work."""
-DONE = "finished, or none wanted"
-"""What is said of a k-means start that nothing waits for."""
-FEW = "few codes on these images"
-"""The state of a codebook of which nothing but the use by some images is known."""
-RECENT = 100
-"""A code that was not selected in so many of the last training steps counts as dead."""
-NEAR = 0.01
-"""Codes nearer to each other than this share of the codes' spread say nearly the same."""
-MAX_ROWS = 8192
-"""So many codes at most, evenly spaced, are asked for their neighbours."""
+FALLING = 0.9  # usage is falling when it is below this share of its highest value
+UNEVEN = 0.1  # perplexity below this share of the codes: a few of them do most of the work
+DONE = "finished, or none wanted"  # what is said of a k-means start that nothing waits for
+FEW = "few codes on these images"  # the state of a codebook of which nothing but the use by some images is known
+RECENT = 100  # a code that was not selected in so many of the last training steps counts as dead
+NEAR = 0.01  # codes nearer to each other than this share of the codes' spread say nearly the same
+MAX_ROWS = 8192  # so many codes at most, evenly spaced, are asked for their neighbours
 
 
 def inspect_model(

@@ -20,8 +20,7 @@ from driftvq.names import check_name, version_of
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PACKAGES = ("driftvq", "torch", "lightning", "numpy", "pillow", "safetensors", "datasets")
 
-UNKNOWN = 4 << 30
-"""What is assumed where the system does not say."""
+UNKNOWN = 4 << 30  # what is assumed where the system does not say
 
 _GROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),

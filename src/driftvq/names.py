@@ -6,14 +6,11 @@ from difflib import SequenceMatcher
 from importlib import import_module, metadata
 from typing import Any
 
-SHOWN = 80
-"""Characters of a wrong value that an error shows."""
+SHOWN = 80  # characters of a wrong value that an error shows
 
-FEW = 5
-"""Names that an error shows of many."""
+FEW = 5  # names that an error shows of many
 
-STARTER = "starter"
-"""The name of the small tokenizer that comes with the package."""
+STARTER = "starter"  # the name of the small tokenizer that comes with the package
 
 ELSEWHERE = {
     **dict.fromkeys(("beta", "commitment_cost", "commitment_beta", "commitment"), "commitment_weight"),

@@ -10,10 +10,8 @@ from driftvq.names import needed
 
 Item = TypeVar("Item")
 
-QUIET_SECONDS, LOG_SECONDS = 2.0, 30.0
-"""What is done sooner says nothing; how far a log's lines are apart."""
-WIDE = 110
-"""Columns of a terminal that has room for everything."""
+QUIET_SECONDS, LOG_SECONDS = 2.0, 30.0  # what is done sooner says nothing; how far a log's lines are apart
+WIDE = 110  # columns of a terminal that has room for everything
 
 
 class Progress:

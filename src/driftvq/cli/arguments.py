@@ -9,12 +9,9 @@ from typing import Any, NoReturn
 from driftvq.names import ELSEWHERE, nearest_names, shortened, shortened_text
 from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL
 
-LIKE = 0.6
-"""How alike a known flag must be to be proposed."""
-OPTIONS = "--quantizer-options"
-"""The flag of what only some quantizers have."""
-EMBEDDED = "embedded"
-"""The name of the photographs that come with the packages."""
+LIKE = 0.6  # how alike a known flag must be to be proposed
+OPTIONS = "--quantizer-options"  # the flag of what only some quantizers have
+EMBEDDED = "embedded"  # the name of the photographs that come with the packages
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,8 +67,7 @@ def whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-Argument = Callable[[argparse.ArgumentParser], object]
-"""Adds itself to the parser of a command."""
+Argument = Callable[[argparse.ArgumentParser], object]  # adds itself to the parser of a command
 
 
 def arg(*names: str, **options: Any) -> Argument:

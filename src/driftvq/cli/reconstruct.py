@@ -11,8 +11,7 @@ from driftvq.cli.arguments import RUNNING, arg, find_run, say
 from driftvq.names import STARTER
 from driftvq.records.runs import WEIGHTS_FILE
 
-GAP = 4
-"""White pixels between an original and its reconstruction."""
+GAP = 4  # white pixels between an original and its reconstruction
 
 EXAMPLES = """examples:
   driftvq reconstruct photo.jpg                        by the small tokenizer that comes with driftvq

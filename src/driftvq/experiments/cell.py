@@ -41,10 +41,8 @@ INTERRUPTED = 130
 ENGINE, THREADS = "DRIFTVQ_ENGINE", "DRIFTVQ_THREADS"
 """Set by the engine: its process, without which a cell stops, and the cell's share of threads."""
 
-KEPT = (runs.CONFIG_FILE, runs.ENVIRONMENT_FILE, METRICS_FILE, runs.SKIPPED_FILE)
-"""What stays of a finished training."""
-UNFINISHED = "unfinished"
-"""Among a cell's seconds: those of a training that was interrupted."""
+KEPT = (runs.CONFIG_FILE, runs.ENVIRONMENT_FILE, METRICS_FILE, runs.SKIPPED_FILE)  # what stays of a finished training
+UNFINISHED = "unfinished"  # among a cell's seconds: those of a training that was interrupted
 
 
 def run_cell(folder: Path) -> Status:

@@ -14,8 +14,7 @@ from driftvq.records import comparisons as records
 from driftvq.records.codec import decode, encode, read_record, write_record
 from driftvq.records.comparisons import CELL_FILE, CELLS, COMPARISON_FILE, ORIGINALS, Comparison
 
-STRIP = 8
-"""Images whose reconstructions are shown."""
+STRIP = 8  # images whose reconstructions are shown
 PER_CELL = ("quantizer", "quantizer_options", "seed", "out")
 
 

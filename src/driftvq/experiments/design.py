@@ -199,5 +199,4 @@ class Request:
 
 
 FLAGS = {entry.name: "--" + entry.name.replace("_", "-") for entry in fields(Request) if entry.name != "recipe"}
-FLAGS["evaluation"] = "--evaluation-images"
-"""Fields that a flag sets."""
+FLAGS["evaluation"] = "--evaluation-images"  # fields that a flag sets

@@ -28,16 +28,13 @@ from driftvq.records.runs import METRICS_FILE
 from driftvq.report import write_report, write_results
 
 POLL_SECONDS = 0.2
-STOP_SECONDS = 60.0
-"""How long cells may take to save a checkpoint after an interruption."""
-LOCK_SECONDS = 30.0
-"""How long to wait for cells that an engine left behind: they save a checkpoint and end."""
+STOP_SECONDS = 60.0  # how long cells may take to save a checkpoint after an interruption
+LOCK_SECONDS = 30.0  # how long to wait for cells that an engine left behind: they save a checkpoint and end
 TAIL_BYTES = 16_384
 SHOWN = ("psnr", "usage")
 
 Process = subprocess.Popen[bytes]
-Start = Callable[[Path, int], Process]
-"""Starts the cell of a folder at a place from 0 to jobs - 1."""
+Start = Callable[[Path, int], Process]  # starts the cell of a folder at a place from 0 to jobs - 1
 
 
 class LiveCells:

@@ -21,16 +21,14 @@ from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
 from driftvq.training.fabric import memory_layout, pick_precision
 from driftvq.training.objective import ReconstructionLoss
 
-START_SECONDS = 6.0
-"""A process that loads torch, Lightning and the weights of the metrics."""
+START_SECONDS = 6.0  # a process that loads torch, Lightning and the weights of the metrics
 BATCH = 2
 FORWARD, ENCODE = 1 / 3, 1 / 6
 """What a reconstruction costs of a training step, whose backward costs twice its forward; and its encoder's half."""
 PATIENCE = 15.0
 """Seconds after which methods are no longer measured where another one was, with the same network and images."""
 
-Key = tuple[str, int, str, int, int]
-"""Network, size of the images, method, number of codes, and images of a batch."""
+Key = tuple[str, int, str, int, int]  # network, size of the images, method, number of codes, and images of a batch
 
 
 def outlook(plan: Plan, jobs: int, threads: int) -> str:

@@ -9,8 +9,7 @@ from driftvq.quantizers.codebooks.following import COMMITMENT_WEIGHT, default_co
 from driftvq.records.comparisons import Group
 from driftvq.training.config import TrainConfig
 
-LATENT_STRIDE = 4
-"""Pixels a side of a latent in the networks that comparisons train."""
+LATENT_STRIDE = 4  # pixels a side of a latent in the networks that comparisons train
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,7 @@ _MAIN = (
         _method("kmeans_afterwards", "No quantizer, k-means afterwards", "reference", "none"), afterwards="autoencoder"
     ),
 )
-MAIN = {method.name: method for method in _MAIN}
-"""The methods themselves: what ``--methods all`` takes."""
+MAIN = {method.name: method for method in _MAIN}  # the methods themselves: what ``--methods all`` takes
 
 _NO_DRIFT, _NO_RELOCATION, _NO_WINNERS = ["winners", "relocation"], ["drift", "winners"], ["drift", "relocation"]
 
@@ -156,8 +154,7 @@ _VARIANTS = (
 )
 VARIANTS = {method.name: method for method in _VARIANTS}
 
-METHODS = {**MAIN, **VARIANTS}
-"""Every method; a new one is one more entry above."""
+METHODS = {**MAIN, **VARIANTS}  # every method; a new one is one more entry above
 
 
 def find_methods(names: Sequence[str]) -> list[Method]:

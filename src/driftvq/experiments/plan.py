@@ -28,8 +28,7 @@ from driftvq.training.run import open_images
 from driftvq.training.settings import make_config
 
 EMBEDDED = "embedded photographs"
-BASE = "base"
-"""The condition that changes nothing, beside others."""
+BASE = "base"  # the condition that changes nothing, beside others
 MACHINE = {"devices": 1, "tensorboard": False, "workers": 0}
 """Each cell has one device, and reads its images itself: the other cores have cells of their own."""
 

@@ -52,5 +52,4 @@ def _published(
 
 
 _ENTRIES = pyyaml().safe_load((files(__package__) / "recipes.yaml").read_text(encoding="utf-8"))["recipes"]
-RECIPES = {name: _recipe(name, **entry) for name, entry in _ENTRIES.items()}
-"""Every recipe."""
+RECIPES = {name: _recipe(name, **entry) for name, entry in _ENTRIES.items()}  # every recipe

@@ -17,13 +17,11 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from driftvq.files import read_object, write_text
 from driftvq.names import check_name, shortened
 
-FORMAT = 2
-"""The version of the files that a comparison is kept in."""
+FORMAT = 2  # the version of the files that a comparison is kept in
 
 Record = TypeVar("Record")
 
-LARGEST = 1e150
-"""Of a number: its square is finite."""
+LARGEST = 1e150  # of a number: its square is finite
 
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
 

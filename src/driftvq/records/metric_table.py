@@ -60,8 +60,7 @@ MEAN_METRICS = ("lpips_alex", "lpips_vgg", "ssim", "ms_ssim", "psnr")
 CODE_METRICS = ("usage", "perplexity", "bits_per_image")
 MEASURED = (*FEATURE_METRICS, "kid_std", *MEAN_METRICS, *CODE_METRICS)
 """What ``driftvq evaluate`` measures: of the features of all images, as a mean over images, of the selected codes."""
-NEED_WEIGHTS = (*FEATURE_METRICS, "kid_std", "lpips_alex", "lpips_vgg")
-"""Those that are networks."""
+NEED_WEIGHTS = (*FEATURE_METRICS, "kid_std", "lpips_alex", "lpips_vgg")  # those that are networks
 
 DRIFT = {
     "latents_moved": "How far the latents moved, in units of their spread",
@@ -112,8 +111,7 @@ def codebook_state(usage: float, possible: float = 1.0) -> State:
     return "alive" if share >= ALIVE else "collapsed" if share < COLLAPSED else "partly used"
 
 
-AT_STEP = re.compile(r"(\w+)@(\d+)")
-"""A metric on the way: ``usage@300`` is the usage after 300 steps."""
+AT_STEP = re.compile(r"(\w+)@(\d+)")  # a metric on the way: ``usage@300`` is the usage after 300 steps
 
 
 def metric(name: str) -> Metric:

@@ -16,16 +16,12 @@ from driftvq.records.comparisons import COMPARISON_FILE, Cell, Comparison, Metho
 
 CONFIG_FILE, ENVIRONMENT_FILE = "config.yaml", "environment.json"
 METRICS_FILE, SKIPPED_FILE, EVALUATION_FILE = "metrics.jsonl", "skipped.txt", "evaluation.json"
-CHECKPOINTS, MODEL, SAMPLES = "checkpoints", "model", "samples"
-"""Folders."""
-WEIGHTS_FILE = "model.safetensors"
-"""In ``model``."""
+CHECKPOINTS, MODEL, SAMPLES = "checkpoints", "model", "samples"  # folders
+WEIGHTS_FILE = "model.safetensors"  # in ``model``
 
-MAX_BYTES, MAX_DEPTH = 1 << 20, 20
-"""Of a YAML file, and of lists and mappings in each other."""
+MAX_BYTES, MAX_DEPTH = 1 << 20, 20  # of a YAML file, and of lists and mappings in each other
 
-RUN = "train"
-"""The recipe of a comparison that is a single run of ``driftvq train``."""
+RUN = "train"  # the recipe of a comparison that is a single run of ``driftvq train``
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

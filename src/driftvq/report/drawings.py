@@ -13,8 +13,7 @@ from driftvq.report.results import Results, Row
 
 MAX_POINTS = 300
 MIN_POINTS = 40
-BUDGET = 150_000
-"""Points of all curves of a page together, as far as MIN_POINTS allows."""
+BUDGET = 150_000  # points of all curves of a page together, as far as MIN_POINTS allows
 
 QUALITY = {
     "train/usage": ("usage", "share of the codes selected, or set by the start, in the last 100 training steps"),
@@ -23,24 +22,18 @@ QUALITY = {
 }
 """Curves of the training itself: the metric, and what it is counted over."""
 
-WINDOW = 100
-"""Training steps that usage is counted over."""
+WINDOW = 100  # training steps that usage is counted over
 ALL_STARTED = "share of the codes selected so far; a k-means start sets all, so a collapse shows after 100 steps only"
 
-FIRST_READINGS = 4
-"""Readings of the drift meter that are seen at once."""
+FIRST_READINGS = 4  # readings of the drift meter that are seen at once
 
 MAX_BARS = 200
-POINTS = 120_000
-"""Codes and latents of all maps of a page together."""
+POINTS = 120_000  # codes and latents of all maps of a page together
 
-GRID = 1000
-"""Places of a map are whole numbers up to this."""
-CROSS = 20
-"""Dead codes within a square of so many places share a cross."""
+GRID = 1000  # places of a map are whole numbers up to this
+CROSS = 20  # dead codes within a square of so many places share a cross
 
-Curve = dict[int, list[float]]
-"""The values of all seeds by step."""
+Curve = dict[int, list[float]]  # the values of all seeds by step
 
 
 def gather_curves(results: Results) -> dict[str, Any]:

@@ -26,8 +26,7 @@ SCRIPTS = ("dom.js", "state.js", "chart.js", "table.js", "training.js", "codes.j
 """In the order in which they are loaded."""
 
 MAX_BYTES = 10_000_000
-IMAGE_BYTES = 5_000_000
-"""What the images of a page may take together."""
+IMAGE_BYTES = 5_000_000  # what the images of a page may take together
 
 
 def write_report(

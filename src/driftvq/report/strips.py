@@ -11,8 +11,7 @@ from driftvq.records.runs import RUN, SAMPLES
 from driftvq.report.results import Results
 
 MAX_IMAGES = 8
-LANCZOS = 1
-"""Pillow's number for it."""
+LANCZOS = 1  # Pillow's number for it
 SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg"}
 
 LEVELS: tuple[tuple[int, int | None, int], ...] = (
@@ -29,8 +28,7 @@ LEVELS: tuple[tuple[int, int | None, int], ...] = (
 )
 """Ways to embed, best first; the first one that fits is taken."""
 
-HOPELESS = 0.5
-"""A level is given up at once if even reconstructions of half the originals' size would not fit."""
+HOPELESS = 0.5  # a level is given up at once if even reconstructions of half the originals' size would not fit
 
 
 def gather_strips(results: Results, budget: int) -> dict[str, Any] | None:

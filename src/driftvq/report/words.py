@@ -9,8 +9,7 @@ from driftvq.records.metric_table import METRICS, metric, plain_label, with_unit
 from driftvq.records.runs import RUN
 from driftvq.report.results import Results, Row, covers, on_common_seeds, paired_test, within_spread
 
-OWN = ("ours", "paper", "ablation")
-"""The groups of the paper's methods, in its forms and in ours."""
+OWN = ("ours", "paper", "ablation")  # the groups of the paper's methods, in its forms and in ours
 
 PAPERS_OWN = ("steps", "size", "batch_size", "code_dim", "codebook_size", "evaluation")
 """What a request must leave alone for the settings to be the paper's; of what a recipe varies it may take a part."""

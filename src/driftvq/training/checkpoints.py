@@ -17,8 +17,7 @@ from driftvq.files import TEMPORARY_SUFFIX, replacing
 from driftvq.records.runs import CHECKPOINTS
 
 NAME = re.compile(r"step-(\d{8,})\.ckpt")
-KEPT = 2
-"""The newest one, and the one before it in case the newest cannot be read."""
+KEPT = 2  # the newest one, and the one before it in case the newest cannot be read
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

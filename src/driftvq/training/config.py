@@ -11,13 +11,10 @@ LOSSES = ("mse", "mse+lpips")
 CROPS = ("random", "center")
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
 LAYOUTS = ("auto", "on", "off")
-MONITORS = ("psnr", "ssim", "loss", "usage", "perplexity")
-"""Validation metrics that can choose the best model."""
+MONITORS = ("psnr", "ssim", "loss", "usage", "perplexity")  # validation metrics that can choose the best model
 
-EMBEDDED_STEPS = 800
-"""Default number of steps on the embedded photographs: a first result in minutes on two cores."""
-DATA_STEPS = 20_000
-"""Default number of steps on a user's own images."""
+EMBEDDED_STEPS = 800  # default number of steps on the embedded photographs: a first result in minutes on two cores
+DATA_STEPS = 20_000  # default number of steps on a user's own images
 
 
 def _setting(section: str, default: Any, text: str, **more: Any) -> Any:
@@ -127,8 +124,7 @@ class TrainConfig:
         return {**asdict(self), "betas": list(self.betas)}
 
 
-SSIM_LEAST_SIZE = 11
-"""Side of its window."""
+SSIM_LEAST_SIZE = 11  # side of its window
 
 
 def resolve_steps(config: TrainConfig, images: int, processes: int = 1) -> int:

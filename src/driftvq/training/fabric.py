@@ -60,8 +60,7 @@ def memory_layout(config: TrainConfig) -> torch.memory_format:
     return torch.channels_last if wanted else torch.contiguous_format
 
 
-LAUNCHED = "DRIFTVQ_RUN"
-"""Tells processes that Lightning starts for the other devices which folder the first one chose."""
+LAUNCHED = "DRIFTVQ_RUN"  # tells processes that Lightning starts for the other devices which folder the first one chose
 
 
 def is_first_process() -> bool:

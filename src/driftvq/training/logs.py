@@ -74,8 +74,7 @@ class RunLog:
     """
 
     def __init__(self, run: Path | None, step: int = 0, tensorboard: bool = True) -> None:
-        self.latest: dict[str, float] = {}
-        """The last value of everything that was logged."""
+        self.latest: dict[str, float] = {}  # the last value of everything that was logged
         self._run, self._path = run, None if run is None else run / METRICS_FILE
         self._events: SummaryWriter | None = None
         if self._path is not None:

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from driftvq.training.run import RunImages
 
 Say = Callable[[str], None]
-SAMPLES = 16
-"""Validation images whose reconstructions are shown, and that the drift meter looks at."""
+SAMPLES = 16  # validation images whose reconstructions are shown, and that the drift meter looks at
 
 
 class Probe(NamedTuple):

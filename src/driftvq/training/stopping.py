@@ -121,8 +121,7 @@ class FiniteGuard:
         )
 
 
-FAILED, INTERRUPTED = 1, 130
-"""Exit codes."""
+FAILED, INTERRUPTED = 1, 130  # exit codes
 POLL_SECONDS, GRACE_SECONDS, VERDICT_SECONDS = 0.2, 3.0, 15.0
 """How often to look, how long processes may take to end in order, how long to look into a lost connection."""
 SHOW_CURSOR = "\x1b[?25h\n"
