@@ -18,12 +18,10 @@ from driftvq.files import read_object, write_text
 from driftvq.names import check_name, shortened
 
 FORMAT = 2  # the version of the files that a comparison is kept in
+LARGEST = 1e150  # of a number: its square is finite
+WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
 
 Record = TypeVar("Record")
-
-LARGEST = 1e150  # of a number: its square is finite
-
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
 
 
 def write_record(path: str | os.PathLike[str], record: Any) -> Path:
@@ -77,10 +75,7 @@ def decode(kind: Any, value: Any, where: str) -> Any:
 def _decode_record(kind: Any, data: dict[str, Any], where: str, not_stored: dict[str, Any]) -> Any:
     stored, hints, values = _stored(kind), _hints(kind), dict(not_stored)
     for name in data:
-        try:
-            check_name("field", name, [entry.name for entry in stored])
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+        check_name("field", name, [entry.name for entry in stored], file=where)
     for entry in stored:
         place = f"{where}: {entry.name!r}"
         if entry.name in data:
@@ -109,7 +104,7 @@ def _fits(kind: Any, value: Any) -> bool:
         return isinstance(value, str) and value in get_args(kind)
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
-    return kind in _WORDS and isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    return kind in WORDS and isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def _words(kind: Any) -> str:
@@ -120,7 +115,7 @@ def _words(kind: Any) -> str:
         return " or ".join(map(_words, get_args(kind)))
     if kind is type(None):
         return "null"
-    return "a list" if get_origin(kind) is tuple else _WORDS.get(kind, "an object")
+    return "a list" if get_origin(kind) is tuple else WORDS.get(kind, "an object")
 
 
 @cache

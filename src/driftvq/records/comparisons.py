@@ -13,14 +13,13 @@ from driftvq.names import check_name
 from driftvq.records.codec import read_record, write_record
 
 COMPARISON_FILE, CELL_FILE, CODES_FILE, LOG_FILE = "comparison.json", "cell.json", "codes.json", "log.txt"
+# Folders; ``training`` is in a cell as long as its training is not finished.
 CELLS, ORIGINALS, RECONSTRUCTIONS, TRAINING = "cells", "originals", "reconstructions", "training"
-"""Folders; ``training`` is in a cell as long as its training is not finished."""
 
 Group = Literal["ours", "paper", "ablation", "peer", "reference"]
 Status = Literal["done", "failed", "running", "waiting"]
+# A place in the sweep, e.g. a codebook size; None without a sweep, and for methods that the sweep does not touch.
 Point = int | float | str | None
-"""A place in the sweep, e.g. a codebook size; None without a sweep, and for methods that the sweep does not touch."""
-
 GROUP_LABELS: dict[Group, str] = {group: "paper's form" if group == "paper" else group for group in get_args(Group)}
 
 
@@ -224,11 +223,11 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
         if repeated:
             raise ValueError(f"{path}: {key!r} names {', '.join(repeated)} more than once; allowed: once")
     for place in comparison.places:
-        _check_method(place.method, names, path)
+        check_name("method", place.method, names, file=path)
     cells: dict[Place, Cell] = {}
     for path in sorted(folder.glob(f"{CELLS}/*/{CELL_FILE}")):
         cell = read_cell(path.parent)
-        _check_method(cell.method, names, path)
+        check_name("method", cell.method, names, file=path)
         if cell.place not in comparison.places:
             raise ValueError(f"{path}: {cell.place} is none of the places that {COMPARISON_FILE} names")
         if cell.place in cells:
@@ -237,10 +236,3 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
     for at in comparison.places:
         cells.setdefault(at, Cell(folder / CELLS, at.method, at.point, at.seed, "waiting"))
     return replace(comparison, cells=tuple(cells[place] for place in comparison.places))
-
-
-def _check_method(name: str, methods: list[str], path: Path) -> None:
-    try:
-        check_name("method", name, methods)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error

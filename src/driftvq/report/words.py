@@ -10,17 +10,13 @@ from driftvq.records.runs import RUN
 from driftvq.report.results import Results, Row, covers, on_common_seeds, paired_test, within_spread
 
 OWN = ("ours", "paper", "ablation")  # the groups of the paper's methods, in its forms and in ours
-
+# What a request must leave alone for the settings to be the paper's; of what a recipe varies it may take a part.
 PAPERS_OWN = ("steps", "size", "batch_size", "code_dim", "codebook_size", "evaluation")
-"""What a request must leave alone for the settings to be the paper's; of what a recipe varies it may take a part."""
-
-SETTING = {
+SETTING = {  # what is said of the data and the settings, beside those of the paper
     **{"data.source": "{}", "data.train": "{} training images", "data.evaluation": "{} evaluation images"},
     **{"data.size": "{} pixels a side", "steps": "{} steps", "batch_size": "batches of {}"},
     **{"code_dim": "code dimension {}", "network": "network “{}”"},
 }
-"""What is said of the data and the settings, beside those of the paper."""
-
 SIGNIFICANT = 0.05
 ONE_SEED = "One seed tells who collapses, not who wins by a little: there is no spread to compare the difference with."
 
@@ -98,9 +94,8 @@ def _wins(results: Results, places: Sequence[Point]) -> str:
     if len(places) == 1:
         return f"{leads} at {sweep.label} = {last}, "
     if not others:
-        everywhere = f"at every {sweep.label} from {places[0]} to {last}"
-        if isinstance(last, str):
-            everywhere = f"under all {len(places)} conditions"
+        points = f"at every {sweep.label} from {places[0]} to {last}"
+        everywhere = f"under all {len(places)} conditions" if isinstance(last, str) else points
         return f"{leads} {everywhere}; at {last} it has "
     rest = [f"{other} at {listed(points)}" for other, points in others]
     winner = results.ranked(last)[0].method.label
@@ -176,8 +171,6 @@ def _value(row: Row, name: str, digits: int) -> str:
 
 
 def _collapse(results: Results) -> str:
-    if not any("usage" in row.values for row in results.rows):
-        return ""
     collapsed: dict[str, list[str]] = {}
     places = results.points if len(results.points) > 1 else ()
     for row in (row for row in results.rows if row.collapsed):
@@ -187,7 +180,7 @@ def _collapse(results: Results) -> str:
         text = ", ".join(f"{which}{written('usage', used, 1)} of the codes used" for which, used in shares.items())
         collapsed.setdefault(row.method.label, []).append(f"{text} at {row.point}" if row.point in places else text)
     if not collapsed:
-        return "No codebook collapsed."
+        return "No codebook collapsed." if any("usage" in row.values for row in results.rows) else ""
     names = [f"{label} ({', '.join(used)})" for label, used in collapsed.items()]
     return f"Collapsed: {listed(names)}."
 
@@ -226,14 +219,11 @@ def scale_difference(comparison: Comparison) -> str:
 def _beside(results: Results, row: PaperRow, ours: Row | None, names: list[str]) -> dict[str, Any]:
     values = {}
     for name in names:
-        here = None if ours is None else ours.values.get(name)
-        there = row.values.get(name)
-        places = results.digits.get(name, 2)
-        values[name] = {
-            "paper": None if there is None else written(name, there, places),
-            "ours": None if here is None else written(name, here.mean, places),
-            "spread": None if here is None or here.spread is None else written_spread(name, here.spread, places),
-        }
+        here, there = None if ours is None else ours.values.get(name), row.values.get(name)
+        places, spread = results.digits.get(name, 2), None if here is None else here.spread
+        texts = {"paper": None if there is None else written(name, there, places)}
+        texts["ours"] = None if here is None else written(name, here.mean, places)
+        values[name] = texts | {"spread": None if spread is None else written_spread(name, spread, places)}
     return {"label": row.label, "ours": ours and ours.method.label, "point": row.point, "values": values}
 
 
