@@ -33,10 +33,8 @@ def find_folder(request: Request, out: Path | None, resume: bool) -> Path:
     old, new = vars(stored_request(out)), vars(request)
     changes = [f"{name}: {old[name]!r} → {new[name]!r}" for name in new if old[name] != new[name]]
     if changes:
-        raise ValueError(
-            f"{out} holds another comparison; choose another --out, or ask for the same; "
-            f"these differ: {'; '.join(changes)}"
-        )
+        differ = f"choose another --out, or ask for the same; these differ: {'; '.join(changes)}"
+        raise ValueError(f"{out} holds another comparison; {differ}")
     if not resume:
         raise ValueError(f"{out} already holds this comparison; to continue it add --resume, or choose another --out")
     return out
@@ -71,14 +69,8 @@ def cell_record(folder: Path, cell: CellPlan, plan: Plan) -> records.Cell:
     """The first contents of ``cell.json``."""
     steps = (step + cell.config.warm_up for step in plan.recipe.probes)
     probes = tuple(step for step in steps if step < (cell.config.steps or 0))
-    task = records.Task(
-        images=plan.evaluation,
-        metrics=plan.metrics,
-        after=cell.after,
-        afterwards=cell.method.afterwards is not None,
-        kmeans_images=plan.scale.kmeans_images,
-        probes=probes,
-    )
+    afterwards = cell.method.afterwards is not None
+    task = records.Task(plan.evaluation, plan.metrics, cell.after, afterwards, plan.scale.kmeans_images, probes)
     config = {name: value for name, value in cell.config.to_dict().items() if name != "out"}
     return records.Cell(folder, cell.method.name, cell.point, cell.seed, "waiting", config=config, task=task)
 
@@ -90,38 +82,25 @@ def comparison_record(folder: Path, plan: Plan) -> Comparison:
     methods, points = list(plan.methods), [None, *(plan.sweep.values if plan.sweep else ())]
     order = sorted(plan.cells, key=lambda cell: (methods.index(cell.method), points.index(cell.point), cell.seed))
     return Comparison(
-        folder=folder,
-        name=plan.request.name or folder.name,
-        recipe=recipe.name,
-        title=recipe.title,
-        scale=plan.scale.name,
-        question=recipe.question,
-        command=plan.request.command(),
+        folder=folder, name=plan.request.name or folder.name, recipe=recipe.name, title=recipe.title,
+        scale=plan.scale.name, question=recipe.question, command=plan.request.command(),
         created=datetime.now().astimezone().isoformat(timespec="seconds"),
-        seeds=plan.seeds,
-        metrics=plan.metrics,
-        sweep=plan.sweep,
+        seeds=plan.seeds, metrics=plan.metrics, sweep=plan.sweep,
         methods=tuple(records.Method(method.name, method.label, method.group) for method in methods),
         places=tuple(records.Place(cell.method.name, cell.point, cell.seed) for cell in order),
         environment=_environment(),
         data={"source": plan.data, "train": plan.train, "evaluation": plan.evaluation, "size": plan.base.size},
         config={name: value for name, value in configs[0].items() if name in shared and name not in PER_CELL},
-        paper=_published(plan),
-        notes=tuple(_notes(plan)),
-        request=encode(plan.request),
-    )
+        paper=_published(plan), notes=tuple(_notes(plan)), request=encode(plan.request),
+    )  # fmt: skip
 
 
 def _environment() -> dict[str, Any]:
     """What of the environment a reader of the results asks for, on one level."""
     found = environment()
-    git, packages = found["git"], found["packages"]
-    facts = {
-        **{name: packages.get(name) for name in ("driftvq", "torch")},
-        **{name: found[name] for name in ("python", "platform", "cpu")},
-        "gpu": ", ".join(found["devices"]) or None,
-        "cores": found["cores"],
-    }
+    git, facts = found["git"], {name: found["packages"].get(name) for name in ("driftvq", "torch")}
+    facts |= {name: found[name] for name in ("python", "platform", "cpu")}
+    facts |= {"gpu": ", ".join(found["devices"]) or None, "cores": found["cores"]}
     commit = None if git is None else git["commit"] + (" with changes" if git["changed"] else "")
     return {name: value for name, value in facts.items() if value is not None} | {"git": commit}
 

@@ -8,17 +8,12 @@ from typing import Any
 
 from driftvq.records.comparisons import Point
 
-VARIED = {
-    "codebook_size": ("codebook size K", "K"),
-    "code_dim": ("code dimension D", "D"),
-    "size": ("image size", "px"),
-    "batch_size": ("batch size", "batch"),
-    "learning_rate": ("learning rate", "lr"),
-    "latent_scale": ("scale of the latents", "latents ×"),
-    "warm_up": ("steps of warm-up", "warm-up"),
+VARIED = {  # what settings that are varied are called by themselves, and beside others; another one has its own name
+    **{"codebook_size": ("codebook size K", "K"), "code_dim": ("code dimension D", "D"), "size": ("image size", "px")},
+    **{"batch_size": ("batch size", "batch"), "learning_rate": ("learning rate", "lr")},
+    **{"latent_scale": ("scale of the latents", "latents ×"), "warm_up": ("steps of warm-up", "warm-up")},
     "settle": ("share of the steps at rest", "rest"),
 }
-"""What settings that are varied are called by themselves, and beside others; another one has its own name."""
 
 
 @dataclass(frozen=True)
@@ -128,47 +123,32 @@ _RARELY = {"val_every": 1000, "checkpoint_every": 1000}
 _PAPER_METRICS = ("rfid", "lpips_alex", "ssim", "psnr", "kid", "ms_ssim", "usage", "perplexity")
 
 _SCALES = (
-    Scale(
+    Scale(  # seconds
         "smoke",
         {"val_every": 2, "val_images": 4, "log_every": 1, "probe_every": 2, "checkpoint_every": 2},
-        metrics=("psnr", "ssim", "usage", "perplexity"),
-        evaluation=8,
-        without_weights=True,
-        kmeans_images=8,
-        overrides={**_SMOKE, "epochs": None, "loss": "mse"},
+        metrics=("psnr", "ssim", "usage", "perplexity"), without_weights=True, evaluation=8, kmeans_images=8,
+        overrides={**_SMOKE, "epochs": None, "loss": "mse"}, most=_MOST,
         sweeps={"codebook_size": (16, 32), "batch_size": (2, 4)},
-        most=_MOST,
     ),
-    Scale(
+    Scale(  # minutes
         "laptop",
-        {
-            **{"network": "small", "size": 64, "steps": 400, "batch_size": 16, "learning_rate": 5e-4},
-            **{"val_every": 50, "val_images": 48, "log_every": 10, "probe_every": 50, "checkpoint_every": 100},
-        },
-        metrics=("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity"),
-        evaluation=120,
-        kmeans_images=512,
+        {"network": "small", "size": 64, "steps": 400, "batch_size": 16, "learning_rate": 5e-4, "val_every": 50,
+         "val_images": 48, "log_every": 10, "probe_every": 50, "checkpoint_every": 100},
+        metrics=("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity"), evaluation=120, kmeans_images=512,
     ),
-    Scale(
-        "overnight",
-        {**_PAPER, **_RARELY, "network": "small", "size": 32, "probe_every": 1000},
-        metrics=_PAPER_METRICS,
-        needs_data=True,
+    Scale(  # the paper's epochs, on small images
+        "overnight", {**_PAPER, **_RARELY, "network": "small", "size": 32, "probe_every": 1000},
+        metrics=_PAPER_METRICS, needs_data=True,
     ),
-    Scale(
-        "paper",
-        {**_PAPER, **_RARELY, "network": "paper", "size": 256, "workers": 4},
-        metrics=_PAPER_METRICS,
-        needs_data=True,
+    Scale(  # the published setting, on a GPU
+        "paper", {**_PAPER, **_RARELY, "network": "paper", "size": 256, "workers": 4},
+        metrics=_PAPER_METRICS, needs_data=True,
     ),
-)
+)  # fmt: skip
 SCALES = {scale.name: scale for scale in _SCALES}
-"""``smoke``: seconds; ``laptop``: minutes; ``overnight``: the paper's epochs, on small images; ``paper``: the published
-setting, on a GPU."""
 DEFAULT_SCALE = "laptop"
-
+# Fields of a request that are settings of every training, as they stand.
 SETTINGS = ("data", "val_data", "code_dim", "batch_size", "size", "steps")
-"""Fields of a request that are settings of every training, as they stand."""
 
 
 @dataclass(frozen=True)
@@ -198,5 +178,6 @@ class Request:
         return shlex.join(words)
 
 
+# Fields that a flag sets.
 FLAGS = {entry.name: "--" + entry.name.replace("_", "-") for entry in fields(Request) if entry.name != "recipe"}
-FLAGS["evaluation"] = "--evaluation-images"  # fields that a flag sets
+FLAGS["evaluation"] = "--evaluation-images"

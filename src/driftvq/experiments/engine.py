@@ -4,13 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from driftvq.records.comparisons import CELLS, LOG_FILE, TRAINING, Status, read_
 from driftvq.records.metric_table import plain_label, with_unit
 from driftvq.records.runs import METRICS_FILE
 from driftvq.report import write_report, write_results
+from driftvq.training.stopping import signals_to
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 60.0  # how long cells may take to save a checkpoint after an interruption
@@ -130,7 +129,7 @@ class Engine:
         waiting = [cell for cell in self.plan.cells if self.status[cell.name] != "done"]
         for cell in waiting:
             self.status[cell.name] = "waiting"
-        with _sigterm_as_interrupt():
+        with signals_to(_interrupt, [signal.SIGTERM]):
             try:
                 while waiting or self.running:
                     self._start_some(waiting)
@@ -202,22 +201,16 @@ def start_cell(folder: Path, place: int, threads: int, gpus: int, lock: int) -> 
 
     ``lock`` is a descriptor that every cell holds open as long as it lives.
     """
-    share = str(threads)
-    environment = {**os.environ, ENGINE: str(os.getpid()), THREADS: share}
-    environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), share)
+    names = (THREADS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = {**os.environ, ENGINE: str(os.getpid()), **dict.fromkeys(names, str(threads))}
     if gpus > 0:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[place % gpus]
     with (folder / LOG_FILE).open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "driftvq.experiments.cell", str(folder)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C is for the engine, which passes it on
-            pass_fds=(lock,),
-        )
+        command = [sys.executable, "-m", "driftvq.experiments.cell", str(folder)]
+        options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        # In a session of its own: Ctrl-C is for the engine, which passes it on.
+        return subprocess.Popen(command, start_new_session=True, pass_fds=(lock,), **options)
 
 
 def _ending(code: int) -> str:
@@ -228,19 +221,8 @@ def _ending(code: int) -> str:
     return f"its process was stopped by {name}{hint}"
 
 
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def share_machine(jobs: int | None, cells: int) -> tuple[int, int, int]:

@@ -52,10 +52,9 @@ def our_commitment(config: TrainConfig, images: int) -> float:
 
 def resolved(config: TrainConfig, images: int) -> TrainConfig:
     """The config with those options worked out that depend on it."""
-    options = {
-        name: value(config, images) if callable(value) else value for name, value in config.quantizer_options.items()
-    }
-    return replace(config, quantizer_options=options)
+    options = config.quantizer_options.items()
+    worked_out = {name: value(config, images) if callable(value) else value for name, value in options}
+    return replace(config, quantizer_options=worked_out)
 
 
 def _method(name: str, label: str, group: Group, quantizer: str | None = None, **options: Any) -> Method:
@@ -73,7 +72,9 @@ def _at_rest(method: Method) -> Method:
 
 
 _MLP = {"quantizer": "trans_vq", "transform": "mlp"}
-_BETA = f"β = {COMMITMENT_WEIGHT}"
+_OURS = (("ns_vq", "NS-VQ", {"quantizer": "ns_vq"}), ("trans_vq_mlp", "TransVQ-MLP", _MLP))
+_BETA: dict[str, Any] = {"commitment_weight": COMMITMENT_WEIGHT}
+_OUR_BETA: dict[str, Any] = {"commitment_weight": our_commitment}
 
 _MAIN = (
     _method("vq", "VQ-VAE", "peer"),
@@ -129,7 +130,7 @@ _VARIANTS = (
     # Our defaults with another gradient estimator, as levels of a residual quantizer, and with another β.
     *(
         _method(f"{name}_{estimator}", f"{label}, {estimator}", "ours", estimator=estimator, **made)
-        for name, label, made in (("ns_vq", "NS-VQ", {"quantizer": "ns_vq"}), ("trans_vq_mlp", "TransVQ-MLP", _MLP))
+        for name, label, made in _OURS
         for estimator in ("rotation", "modified", "gumbel")
     ),
     *(
@@ -139,18 +140,15 @@ _VARIANTS = (
             "ours",
             {"quantizer": "residual_vq", "quantizer_options": {"num_quantizers": 8, **made}},
         )
-        for name, label, made in (("ns_vq", "NS-VQ", {"quantizer": "ns_vq"}), ("trans_vq_mlp", "TransVQ-MLP", _MLP))
+        for name, label, made in _OURS
     ),
-    _method("ns_vq_committed", f"NS-VQ, {_BETA}", "ablation", "ns_vq", commitment_weight=COMMITMENT_WEIGHT),
-    _method("trans_vq_mlp_committed", f"TransVQ-MLP, {_BETA}", "ablation", commitment_weight=COMMITMENT_WEIGHT, **_MLP),
-    _ema("ema_replace_our_beta", "EMA + replacement below 2, our β", 2.0, commitment_weight=our_commitment),
-    _ema(
-        "ema_tuned_our_beta",
-        "EMA + replacement below half of N/K, our β",
-        half_a_share,
-        commitment_weight=our_commitment,
+    *(
+        _method(f"{name}_committed", f"{label}, β = {_BETA['commitment_weight']}", "ablation", **_BETA, **made)
+        for name, label, made in _OURS
     ),
-    _method("sim_vq_our_beta", "SimVQ, our β", "peer", "sim_vq", commitment_weight=our_commitment),
+    _ema("ema_replace_our_beta", "EMA + replacement below 2, our β", 2.0, **_OUR_BETA),
+    _ema("ema_tuned_our_beta", "EMA + replacement below half of N/K, our β", half_a_share, **_OUR_BETA),
+    _method("sim_vq_our_beta", "SimVQ, our β", "peer", "sim_vq", **_OUR_BETA),
 )
 VARIANTS = {method.name: method for method in _VARIANTS}
 

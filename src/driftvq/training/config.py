@@ -1,8 +1,9 @@
 """The settings of a training run, and the reasons to refuse some of them before any work."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
+from math import inf
 from typing import Any
 
 from driftvq.names import check_name, shortened
@@ -13,6 +14,7 @@ PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true
 LAYOUTS = ("auto", "on", "off")
 MONITORS = ("psnr", "ssim", "loss", "usage", "perplexity")  # validation metrics that can choose the best model
 
+SSIM_LEAST_SIZE = 11  # side of its window
 EMBEDDED_STEPS = 800  # default number of steps on the embedded photographs: a first result in minutes on two cores
 DATA_STEPS = 20_000  # default number of steps on a user's own images
 
@@ -112,19 +114,15 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the field."""
         _check_fields(self)
-        _check_ranges(self)
         _check_combinations(self)
 
     def model_fields(self) -> dict[str, Any]:
-        """The fields that describe the model: the arguments of ``ModelConfig``."""
+        """The arguments of ``ModelConfig``."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["section"] == "model"}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for YAML and JSON."""
         return {**asdict(self), "betas": list(self.betas)}
-
-
-SSIM_LEAST_SIZE = 11  # side of its window
 
 
 def resolve_steps(config: TrainConfig, images: int, processes: int = 1) -> int:
@@ -145,29 +143,26 @@ def course_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
+_RANGES: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
+    "be 0 or larger": (("lpips_weight", "adversarial_weight", "clip"), lambda x: 0 <= x < inf),
+    "be larger than 0": (("learning_rate", "latent_scale", "epochs"), lambda x: 0 < x < inf),
+    "lie between 0 (allowed) and 1 (not allowed)": (("betas", "weight_ema", "settle"), lambda x: 0 <= x < 1),
+    "lie between 0 and 1, neither allowed": (("val_share",), lambda x: 0 < x < 1),
+}
+
+
 def _check_fields(config: TrainConfig) -> None:
     for f in fields(config):
-        value = getattr(config, f.name)
-        choices, least = f.metadata.get("choices"), f.metadata.get("least")
-        if choices is not None:
-            check_name(f.name, value, choices)
+        value, least = getattr(config, f.name), f.metadata.get("least")
+        if "choices" in f.metadata:
+            check_name(f.name, value, f.metadata["choices"])
         if least is not None and value is not None and value < least:
             raise ValueError(f"{f.name} must be a whole number of at least {least}, got {shortened(value)}")
-
-
-def _check_ranges(config: TrainConfig) -> None:
-    for name in ("lpips_weight", "adversarial_weight", "clip"):
-        if not 0 <= getattr(config, name) < float("inf"):
-            raise ValueError(f"{name} must be 0 or larger, got {getattr(config, name)!r}")
-    for name in ("learning_rate", "latent_scale", "epochs"):
-        value = getattr(config, name)
-        if not (name == "epochs" and value is None) and not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be larger than 0, got {value!r}")
-    for name, values in (("betas", config.betas), ("weight_ema", (config.weight_ema,)), ("settle", (config.settle,))):
-        if not all(0 <= value < 1 for value in values):
-            raise ValueError(f"{name} must lie between 0 (allowed) and 1 (not allowed), got {getattr(config, name)!r}")
-    if not 0 < config.val_share < 1:
-        raise ValueError(f"val_share must lie between 0 and 1, neither allowed, got {config.val_share!r}")
+    for allowed, (names, fits) in _RANGES.items():
+        for name in names:
+            value = getattr(config, name)
+            if value is not None and not all(map(fits, value if isinstance(value, tuple) else (value,))):
+                raise ValueError(f"{name} must {allowed}, got {value!r}")
 
 
 def _check_combinations(config: TrainConfig) -> None:

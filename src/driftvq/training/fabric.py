@@ -30,10 +30,8 @@ def make_fabric(config: TrainConfig) -> Fabric:
     except (RuntimeError, TypeError, ValueError, MisconfigurationException) as error:
         asked = f"accelerator={config.accelerator!r}, devices={config.devices!r}, strategy={config.strategy!r}"
         here = pick_device("auto").type
-        allowed = "auto, cpu" if here == "cpu" else f"auto, cpu, gpu, {here}"
-        raise ValueError(
-            f"Lightning cannot work with {asked}: {reason_of(error)} Accelerators here: {allowed}"
-        ) from error
+        allowed = "Accelerators here: auto, cpu" + ("" if here == "cpu" else f", gpu, {here}")
+        raise ValueError(f"Lightning cannot work with {asked}: {reason_of(error)} {allowed}") from error
 
 
 def pick_precision(config: TrainConfig) -> str:

@@ -30,12 +30,12 @@ class SkippedImages:
 
     def add(self, skipped: Iterable[tuple[str, str]]) -> None:
         """Note images that were left out."""
-        fresh = {name: reason for name, reason in skipped if _one_line(name) not in self._known}
-        if not fresh:
-            return
-        self._known.update(map(_one_line, fresh))
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{_one_line(name)}\t{_one_line(reason)}\n" for name, reason in fresh.items())
+        lines = {" ".join(name.split()): " ".join(reason.split()) for name, reason in skipped}
+        fresh = {name: reason for name, reason in lines.items() if name not in self._known}
+        if fresh:
+            self._known.update(fresh)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(f"{name}\t{reason}\n" for name, reason in fresh.items())
 
     def count(self) -> int:
         """How many different images the file lists, those of other processes included."""
@@ -48,22 +48,14 @@ class SkippedImages:
         return [line.partition("\t")[0] for line in lines]
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 COLUMNS = 8
-SHOWN = {
-    "train/loss": "loss {:.4f}",
-    "train/psnr": "PSNR {:.2f} dB",
-    "train/usage": "usage {:.0%}",
+SHOWN = {  # what a user sees of the log while it is written
+    **{"train/loss": "loss {:.4f}", "train/psnr": "PSNR {:.2f} dB", "train/usage": "usage {:.0%}"},
     "val/psnr": "val PSNR {:.2f} dB",
 }
-"""What a user sees of the log while it is written."""
+# What the two usages are called in TensorBoard: by the latents that they are counted over.
 TITLES = {"train/usage": "usage/last_100_steps", "val/usage": "usage/validation_images"}
-"""What the two usages are called in TensorBoard: by the latents that they are counted over."""
-COUNTED_ELSEWHERE = ("usage", "usage_expected", "recent_usage")
-"""Readings of the drift meter that are not logged beside these."""
+COUNTED_ELSEWHERE = ("usage", "usage_expected", "recent_usage")  # readings of the drift meter that are not logged, too
 
 
 class RunLog:
@@ -120,7 +112,6 @@ class RunLog:
             self._events.flush()
 
     def close(self) -> None:
-        """Nothing more is coming."""
         if self._events is not None:
             self._events.close()
 
@@ -156,12 +147,11 @@ def shown_values(values: Mapping[str, float], validation: bool = True) -> str:
 def pair_grid(originals: Tensor, rebuilt: Tensor, columns: int = COLUMNS) -> NDArray[np.uint8]:
     """One picture ``(h, w, 3)`` of uint8 images ``(b, 3, h, w)``: each row of originals over its reconstructions."""
     columns = min(columns, len(originals))
-    short = -len(originals) % columns
     bands = []
     for start in range(0, len(originals), columns):
         for images in (originals, rebuilt):
             row = images[start : start + columns]
-            missing = images.new_full((short if len(row) < columns else 0, *images.shape[1:]), 255)
+            missing = images.new_full((columns - len(row), *images.shape[1:]), 255)
             bands.append(torch.cat([*row, *missing], dim=2))
     picture: NDArray[np.uint8] = torch.cat(bands, dim=1).permute(1, 2, 0).contiguous().numpy()
     return picture

@@ -44,16 +44,9 @@ class TrainingLoop:
     """A run in one process, its parts in the order in which a step meets them."""
 
     def __init__(
-        self,
-        config: TrainConfig,
-        run: Path,
-        steps: int,
-        images: "RunImages",
-        model: VQVAE,
-        fabric: Fabric,
-        say: Say,
+        self, config: TrainConfig, run: Path, steps: int, images: "RunImages", model: VQVAE, fabric: Fabric, say: Say,
         probe: Probe | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if config.warm_up and fabric.world_size > 1:
             raise ValueError(f"warm_up={config.warm_up} works in one process, got {fabric.world_size}")
         self.probe = probe

@@ -10,11 +10,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from driftvq.files import write_text
 from driftvq.names import check_name, shortened
+from driftvq.records.codec import WORDS
 from driftvq.records.runs import parse_yaml, pyyaml, read_yaml
 from driftvq.training.config import TrainConfig
 
-TITLES = {"data": "images", "record": "what is measured and saved"}
-"""Of the sections that are not called as in the help."""
+TITLES = {"data": "images", "record": "what is measured and saved"}  # of sections with another one in the help
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -44,13 +44,11 @@ def make_config(*layers: Mapping[str, Any]) -> TrainConfig:
 
 def check_value(name: str, value: object) -> Any:
     """The value of a field in its own type; a wrong name or type is an error that names it."""
-    check_name("setting", name, _types())
-    kinds = _types()[name]
+    kinds = _types()[check_name("setting", name, _types())]
     if value is None and NoneType in kinds:
         return None
     for kind in kinds:
-        fitting = _fit(kind, value)
-        if fitting is not None:
+        if (fitting := _fit(kind, value)) is not None:
             return fitting
     wanted = " or ".join(_WORDS.get(kind, "null") for kind in kinds)
     raise ValueError(f"{name} must be {wanted}, got {shortened(value)}")
@@ -106,21 +104,11 @@ class _OptionsAction(argparse.Action):
 @cache
 def _types() -> dict[str, tuple[Any, ...]]:
     """Allowed types of each field, None's last."""
-    hints = {name: (get_origin(hint), get_args(hint), hint) for name, hint in get_type_hints(TrainConfig).items()}
-    return {
-        name: (origin,) if origin in (dict, tuple) else arguments or (hint,)
-        for name, (origin, arguments, hint) in hints.items()
-    }
+    hints = {name: (get_origin(hint), get_args(hint) or (hint,)) for name, hint in get_type_hints(TrainConfig).items()}
+    return {name: (origin,) if origin in (dict, tuple) else arguments for name, (origin, arguments) in hints.items()}
 
 
-_WORDS: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    dict: "a mapping of option names to values",
-    tuple: "two numbers",
-}
+_WORDS: dict[Any, str] = {**WORDS, dict: "a mapping of option names to values", tuple: "two numbers"}
 
 
 def _fit(kind: Any, value: object) -> Any:
@@ -153,12 +141,9 @@ def _parser(name: str, kind: Any) -> Callable[[str], Any]:
 
 
 def _help(f: Field[Any]) -> str:
-    text = str(f.metadata["help"]).replace("%", "%%")
-    default = f.default
+    text, default = str(f.metadata["help"]).replace("%", "%%"), f.default
     if default is MISSING or default is None or "default:" in text:
         return text
-    if isinstance(default, tuple):
-        default = " ".join(map(str, default))
     if isinstance(default, bool):
         default = "yes" if default else "no"
-    return f"{text} (default: {default})"
+    return f"{text} (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"

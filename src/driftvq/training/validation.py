@@ -65,8 +65,7 @@ class ValidationSums:
         rebuilt = to_uint8(reconstructions)
         # A perfect reconstruction would make the mean infinite.
         self.sums["psnr"] += float(psnr(images, rebuilt, 255).clamp(max=MOST_PSNR).sum())
-        small = min(images.shape[2:]) < WINDOW
-        self.sums["ssim"] += math.nan if small else float(ssim(images, rebuilt, 255).sum())
+        self.sums["ssim"] += float(ssim(images, rebuilt, 255).sum()) if min(images.shape[2:]) >= WINDOW else math.nan
         self.sums["loss"] += float(loss) * len(images)
         self.images += len(images)
         if self.codes is not None and indices is not None:
@@ -109,7 +108,6 @@ class BestModel:
 
     @property
     def patience_is_over(self) -> bool:
-        """Whether it is time for an early stop."""
         return 0 < self.config.patience <= self.waited
 
     def save(self, model: VQVAE) -> None:
@@ -124,11 +122,9 @@ class BestModel:
             raise OSError(f"cannot write the best model to {self.folder}: {error}") from error
 
     def state_dict(self) -> dict[str, Any]:
-        """To go on from."""
         return {"best": dict(self.best), "latest": dict(self.latest), "waited": self.waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
         self.best, self.latest, self.waited = dict(state["best"]), dict(state["latest"]), state["waited"]
 
 
