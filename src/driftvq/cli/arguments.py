@@ -81,22 +81,16 @@ def number(name: str, text: str, least: int = 1, **options: Any) -> Argument:
 
 
 WHOSE = arg("model", metavar="MODEL", help="a run's folder, a saved model's, user/name on the hub, or starter")
-"""The model that a command works with."""
-DEVICE = (
+DEVICE = (  # where the model runs, and the limit that keeps a huge image from taking all memory
     arg("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)"),
     number("--max-pixels", "leave out images with more pixels (default: as many as the free memory allows)"),
 )
-"""Where the model runs, and the limit that keeps a huge image from taking all memory."""
-RUNNING = (
+RUNNING = (  # how images reach the model, and where and in which batches it runs
     number("--size", "side of the centre square (default: each image as it is)"),
-    number(
-        "--batch-size",
-        "images of equal size per call of the model (default: 1 on a CPU, where an image's tokens then do not depend "
-        "on its neighbours in the last bit; 16 on a GPU)",
-    ),
+    number("--batch-size", "images of equal size per call of the model (default: 1 on a CPU, where an image's tokens "
+           "then do not depend on its neighbours in the last bit; 16 on a GPU)"),
     *DEVICE,
-)
-"""How images reach the model, and where and in which batches it runs."""
+)  # fmt: skip
 
 
 def folder_to_resume(named: str, out: str | Path | None, what: str, metavar: str) -> Path:

@@ -22,7 +22,7 @@ Results are in the folder: report.html, results.json, results.csv, and one folde
 """
 FORMATS = ("markdown", "csv", "json", "latex")
 FAILED = 1
-ARGUMENTS = (
+ARGUMENTS = (  # of every comparison; what is not given is the recipe's or the scale's
     arg("--data", metavar="SPEC", help="a folder of images, a list file (.txt), .tar shards or hf:NAME"),
     arg("--val-data", metavar="SPEC", help="images to evaluate on (default: held out from --data)"),
     arg("--methods", nargs="+", metavar="NAME", help="see driftvq reproduce --list; all: every one but variants"),
@@ -41,7 +41,6 @@ ARGUMENTS = (
     arg("--dry-run", action="store_true", help="list the cells and estimate the time, do nothing"),
     arg("--format", default="markdown", metavar="NAME", help=f"of the table: {', '.join(FORMATS)} (default: markdown)"),
 )
-"""Of every comparison; what is not given is the recipe's or the scale's."""
 
 
 def run(args: argparse.Namespace) -> None:

@@ -21,17 +21,13 @@ EXAMPLES = """examples:
 Nothing is overwritten.
 """
 ARGUMENTS = (
-    arg(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help=f"a run, a saved model's folder or a hub id (default: {STARTER}, which comes with driftvq)",
-    ),
+    arg("model", nargs="?", metavar="MODEL",
+        help=f"a run, a saved model's folder or a hub id (default: {STARTER}, which comes with driftvq)"),
     arg("images", type=Path, nargs="+", metavar="IMAGE", help="image files"),
     arg("-o", "--out", type=Path, metavar="OUT", help="folder, or a .png file for one image (default: current folder)"),
     arg("--alone", action="store_true", help="without the original at the left"),
     *RUNNING,
-)
+)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:

@@ -14,8 +14,7 @@ EXAMPLES = """examples:
   driftvq reproduce table-3 --data hf:korexyz/celeba-hq-256x256 --scale paper
   driftvq reproduce collapse-grid --data faces/            which codebooks live
 """
-TABLES = {"table-2": "table-3d", "table-3": "table-64d", "table-4": "table-best"}
-"""The paper's numbers of its tables, and the recipes."""
+TABLES = {"table-2": "table-3d", "table-3": "table-64d", "table-4": "table-best"}  # the paper's numbers, the recipes
 ARGUMENTS = (
     arg("recipe", nargs="?", metavar="RECIPE", help="see --list; also table-2, table-3, table-4"),
     arg("--list", action="store_true", help="print the recipes, methods and scales, and stop"),

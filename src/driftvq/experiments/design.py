@@ -63,57 +63,39 @@ class Published:
 
 @dataclass(frozen=True)
 class Recipe:
-    """An experiment: a base and what is varied.
-
-    Attributes:
-        settings: what differs from the scale's settings, at every scale; then at single ones, and for single methods.
-        same_images: every condition sees as many images as the base, rather than as many steps.
-        seeds, evaluation, metrics: unless asked otherwise; None or empty: as many images, and what, the scale has. The
-            first metric ranks.
-        probes: steps after which usage is counted over enough latents, as it is at the end.
-    """
+    """An experiment: a base and what is varied; seeds, images and metrics are those, unless asked otherwise."""
 
     name: str
     title: str
     question: str
     methods: tuple[str, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    at_scale: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what differs from the scale's, at every scale
+    at_scale: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # then at single ones
+    method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # and for single methods
     conditions: tuple[Condition, ...] = ()
-    same_images: bool = False
+    same_images: bool = False  # every condition sees as many images as the base, rather than as many steps
     seeds: int | None = None
-    evaluation: int | None = None
-    metrics: tuple[str, ...] = ()
-    probes: tuple[int, ...] = ()
+    evaluation: int | None = None  # None: as many images as the scale has
+    metrics: tuple[str, ...] = ()  # the first one ranks; empty: the scale's
+    probes: tuple[int, ...] = ()  # steps after which usage is counted over enough latents, as it is at the end
     published: Published | None = None
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A size: settings of a :class:`driftvq.training.TrainConfig`, and what is measured, in the order of the columns.
-
-    Attributes:
-        evaluation: images to evaluate on; None: all that are held out.
-        kmeans_images: training images for a codebook made afterwards; None: all.
-        overrides: settings that win over a recipe's own.
-        sweeps: values that replace a recipe's, by the one setting that it varies.
-        without_weights: metrics that are networks are left out.
-        needs_data: the embedded photographs are too few.
-        most: of settings that a recipe's conditions ask for, of images to evaluate on and of seeds.
-    """
+    """A size: settings of a :class:`driftvq.training.TrainConfig`; what is measured, in the order of the columns."""
 
     name: str
     settings: Mapping[str, Any]
     metrics: tuple[str, ...]
-    evaluation: int | None = None
-    kmeans_images: int | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    sweeps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    without_weights: bool = False
-    needs_data: bool = False
-    most: Mapping[str, int] = field(default_factory=dict)
+    evaluation: int | None = None  # images to evaluate on; None: all that are held out
+    kmeans_images: int | None = None  # training images for a codebook made afterwards; None: all
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # settings that win over a recipe's own
+    sweeps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # replace a recipe's, by the setting it varies
+    without_weights: bool = False  # metrics that are networks are left out
+    needs_data: bool = False  # the embedded photographs are too few
+    most: Mapping[str, int] = field(default_factory=dict)  # of what conditions set, of images to evaluate on, of seeds
 
 
 _SMOKE = {"network": "small", "size": 32, "steps": 2, "batch_size": 4, "code_dim": 3, "codebook_size": 32}

@@ -16,17 +16,15 @@ LATENT_STRIDE = 4  # pixels a side of a latent in the networks that comparisons 
 class Method:
     """A contestant.
 
-    Attributes:
-        settings: what it changes in a :class:`driftvq.training.TrainConfig`; an option of the quantizer may be a
-            function of the config and of the number of training images.
-        afterwards: it has no training of its own, but gives a codebook to the network of this method.
+    ``settings`` are what it changes in a :class:`driftvq.training.TrainConfig`; an option of the quantizer may be a
+    function of the config and of the number of training images.
     """
 
     name: str
     label: str
     group: Group
     settings: Mapping[str, Any] = field(default_factory=dict)
-    afterwards: str | None = None
+    afterwards: str | None = None  # it has no training of its own, but gives a codebook to the network of this method
 
     @property
     def has_codebook(self) -> bool:

@@ -71,35 +71,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Task:
-    """What the process of a cell has to know beside its config.
+    """What the process of a cell has to know beside its config."""
 
-    Attributes:
-        images: to evaluate on; None: all.
-        after: the cell whose network it takes over.
-        afterwards: whether it gets its codebook after training, by k-means.
-        kmeans_images: training images for that; None: all.
-        probes: steps at which usage is counted over enough latents, as it is at the end.
-    """
-
-    images: int | None = None
+    images: int | None = None  # to evaluate on; None: all
     metrics: tuple[str, ...] = ()
-    after: str | None = None
-    afterwards: bool = False
-    kmeans_images: int | None = None
-    probes: tuple[int, ...] = ()
+    after: str | None = None  # the cell whose network it takes over
+    afterwards: bool = False  # whether it gets its codebook after training, by k-means
+    kmeans_images: int | None = None  # training images for that; None: all
+    probes: tuple[int, ...] = ()  # steps at which usage is counted over enough latents, as it is at the end
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method at one place of the sweep with one seed: what it is, and how it went.
-
-    Attributes:
-        values: what was measured, by metric (:data:`driftvq.records.metric_table.METRICS`).
-        n: images behind the values.
-        usage_over, usage_latents: the latents that usage and perplexity were counted over, for readers; how many.
-        missing: metrics that could not be measured, and why.
-        seconds: of "train" and "evaluate"; "unfinished": of a training that was interrupted.
-    """
+    """One method at one place of the sweep with one seed: what it is, and how it went."""
 
     folder: Path = field(metadata={"stored": False})
     method: str
@@ -110,14 +94,14 @@ class Cell:
     log: str = LOG_FILE
     config: dict[str, Any] = field(default_factory=dict)
     task: Task = Task()
-    values: dict[str, float] = field(default_factory=dict)
-    n: int | None = None
-    usage_over: str | None = None
-    usage_latents: int | None = None
-    missing: tuple[str, ...] = ()
+    values: dict[str, float] = field(default_factory=dict)  # what was measured, by metric (metric_table.METRICS)
+    n: int | None = None  # images behind the values
+    usage_over: str | None = None  # the latents that usage and perplexity were counted over, for readers
+    usage_latents: int | None = None  # and how many
+    missing: tuple[str, ...] = ()  # metrics that could not be measured, and why
     codebook_size: int | None = None
     code_dim: int | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # "train", "evaluate"; "unfinished": interrupted training
     steps: int | None = None
     ms_per_step: float | None = None
     peak_memory_mb: float | None = None
@@ -206,8 +190,7 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
         FileNotFoundError: there is no such folder, or no comparison in it.
         ValueError: a file is damaged or contradicts another; the message names it.
     """
-    folder = Path(folder)
-    path = folder / COMPARISON_FILE
+    path = (folder := Path(folder)) / COMPARISON_FILE
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
     if not path.is_file():

@@ -7,18 +7,12 @@ from typing import Literal, NamedTuple
 
 
 class Metric(NamedTuple):
-    """A measure.
-
-    Attributes:
-        better: the good direction; None if there is none, and then no value is the best.
-        unit: "dB", "bits", …; "%" for a share that is written as a percentage.
-        decimals: digits after the point; None for three significant ones of a typical value.
-    """
+    """A measure."""
 
     label: str
-    better: Literal["lower", "higher"] | None
-    unit: str = ""
-    decimals: int | None = None
+    better: Literal["lower", "higher"] | None  # None if there is no good direction, and then no value is the best
+    unit: str = ""  # "dB", "bits", …; "%" for a share that is written as a percentage
+    decimals: int | None = None  # digits after the point; None for three significant ones of a typical value
     meaning: str = ""
 
     @property
