@@ -21,12 +21,11 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 PACKAGES = ("driftvq", "torch", "lightning", "numpy", "pillow", "safetensors", "datasets")
 
 UNKNOWN = 4 << 30  # what is assumed where the system does not say
-
+# Limit, use, and the part of the use that is a cache of files, of a container: version 2 and 1 of control groups.
 _GROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Limit, use, and the part of the use that is a cache of files, of a container: version 2 and 1 of control groups."""
 
 
 def available_memory() -> int:
@@ -62,10 +61,9 @@ def _of_process() -> int | None:
 
 
 def _field(path: Path, name: str) -> int:
-    for line in path.read_text().splitlines():
-        key, _, value = line.partition(" ") if "\t" not in line else line.partition("\t")
-        if key == name:
-            return int(value.split()[0])
+    for words in map(str.split, path.read_text().splitlines()):
+        if words[:1] == [name]:
+            return int(words[1])
     raise ValueError(f"no {name} in {path}")
 
 
@@ -108,16 +106,12 @@ def environment() -> dict[str, Any]:
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu": _cpu(),
-        "cores": cores(),
+        "python": platform.python_version(), "platform": platform.platform(), "cpu": _cpu(), "cores": cores(),
         "packages": {name: version for name in PACKAGES if (version := version_of(name)) is not None},
         "cuda": torch.version.cuda,
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "threads": torch.get_num_threads(),
-        "git": git_state(Path(__file__).parent),
-    }
+        "threads": torch.get_num_threads(), "git": git_state(Path(__file__).parent),
+    }  # fmt: skip
 
 
 def cores() -> int:

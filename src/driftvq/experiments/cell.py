@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from driftvq.data import to_float
 from driftvq.experiments import measuring
@@ -38,9 +39,8 @@ from driftvq.training.settings import make_config
 from driftvq.training.stopping import InterruptedTrainingError
 
 INTERRUPTED = 130
+# Set by the engine: its process, without which a cell stops, and the cell's share of threads.
 ENGINE, THREADS = "DRIFTVQ_ENGINE", "DRIFTVQ_THREADS"
-"""Set by the engine: its process, without which a cell stops, and the cell's share of threads."""
-
 KEPT = (runs.CONFIG_FILE, runs.ENVIRONMENT_FILE, METRICS_FILE, runs.SKIPPED_FILE)  # what stays of a finished training
 UNFINISHED = "unfinished"  # among a cell's seconds: those of a training that was interrupted
 
@@ -104,11 +104,12 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
     probe = Probe(cell.task.probes, UsageProbe(config).read) if cell.task.probes else None
     before = cell.seconds.get(UNFINISHED, 0.0) if resume else 0.0
     say = partial(print, file=sys.stderr, flush=True)
-    started = time.perf_counter()
+    started, times = time.perf_counter(), list[float]()  # when each step of any optimizer ended
+    timing = register_optimizer_step_post_hook(lambda *arguments: times.append(time.perf_counter()))
     try:
-        with measuring.step_times() as times:
-            result = train(replace(config, out=str(run)), resume=resume, say=say, probe=probe)
+        result = train(replace(config, out=str(run)), resume=resume, say=say, probe=probe)
     finally:
+        timing.remove()
         seconds = before + time.perf_counter() - started
         for name in KEPT:
             if (run / name).is_file():
@@ -160,17 +161,12 @@ def measure_model(cell: Cell, model: VQVAE) -> Cell:
     if probe.counts is not None:
         write_record(cell.folder / CODES_FILE, measuring.describe_codes(model, probe.counts, originals))
     return update_cell(
-        cell.folder,
-        status="done",
-        values={**values, **cell.values},
-        n=evaluation.n,
-        usage_over=probe.over or None,
-        usage_latents=probe.latents or None,
+        cell.folder, status="done", values={**values, **cell.values}, n=evaluation.n,
+        usage_over=probe.over or None, usage_latents=probe.latents or None,
         missing=tuple(f"{name}: {reason}" for name, reason in evaluation.missing.items()),
-        codebook_size=None if model.quantizer is None else model.quantizer.codebook_size,
-        code_dim=config.code_dim,
+        codebook_size=None if model.quantizer is None else model.quantizer.codebook_size, code_dim=config.code_dim,
         seconds={**cell.seconds, "evaluate": time.perf_counter() - started},
-    )
+    )  # fmt: skip
 
 
 def _stop_without_engine() -> None:

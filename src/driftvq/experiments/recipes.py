@@ -9,26 +9,17 @@ from driftvq.records.comparisons import Point
 from driftvq.records.runs import pyyaml
 
 
-def _recipe(
-    name: str,
-    methods: Sequence[Any],
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    conditions: Sequence[Mapping[str, Any]] = (),
-    published: Mapping[str, Any] | None = None,
-    **fields: Any,
-) -> Recipe:
+def _recipe(name: str, entry: Mapping[str, Any]) -> Recipe:
     """A recipe as its entry describes it."""
-    given = [dict(condition) for condition in conditions]
-    only = [condition.pop("methods", None) for condition in given]
-    changes = tuple(Condition(own, names and tuple(names)) for own, names in zip(given, only, strict=True))
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    return Recipe(
-        name=name,
-        methods=tuple(_flat(methods)),
-        conditions=every(**vary) if vary else changes,
-        published=None if published is None else _published(**published),
-        **values,
-    )
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    vary, published, conditions = (values.pop(key, None) for key in ("vary", "published", "conditions"))
+    given = [(dict(condition), condition.get("methods")) for condition in conditions or ()]
+    for settings, _ in given:
+        settings.pop("methods", None)
+    changes = tuple(Condition(settings, names and tuple(names)) for settings, names in given)
+    values["methods"] = tuple(_flat(values["methods"]))
+    values["published"] = None if published is None else _published(**published)
+    return Recipe(name, conditions=every(**vary) if vary else changes, **values)
 
 
 def _flat(names: Sequence[Any]) -> Iterator[str]:
@@ -37,11 +28,7 @@ def _flat(names: Sequence[Any]) -> Iterator[str]:
 
 
 def _published(
-    source: str,
-    setting: str,
-    metrics: Sequence[str],
-    rows: Mapping[str, Sequence[float]],
-    points: Sequence[Point] = (None,),
+    source: str, setting: str, metrics: list[str], rows: Mapping[str, list[float]], points: Sequence[Point] = (None,)
 ) -> Published:
     values = {
         (method, point): dict(zip(metrics, numbers[place * len(metrics) :], strict=False))
@@ -52,4 +39,4 @@ def _published(
 
 
 _ENTRIES = pyyaml().safe_load((files(__package__) / "recipes.yaml").read_text(encoding="utf-8"))["recipes"]
-RECIPES = {name: _recipe(name, **entry) for name, entry in _ENTRIES.items()}  # every recipe
+RECIPES = {name: _recipe(name, entry) for name, entry in _ENTRIES.items()}  # every recipe
