@@ -15,12 +15,10 @@ EMBEDDED = "embedded"  # the name of the photographs that come with the packages
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers for its own unknown flags, with its usage and the nearest flag that it knows.
-
-    Flags are written out: else ``--beta`` would be taken for ``--betas``.
-    """
+    """A parser that answers for its own unknown flags, with its usage and the nearest flag that it knows."""
 
     def __init__(self, **options: Any) -> None:
+        # Flags are written out: else ``--beta`` would be taken for ``--betas``.
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
         self._words: list[str] = []
 

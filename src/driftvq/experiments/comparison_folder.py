@@ -1,5 +1,6 @@
 """The folder of a comparison: begun, or found again."""
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -118,16 +119,10 @@ def write_originals(folder: Path, plan: Plan) -> None:
 
 
 def _published(plan: Plan) -> records.Paper | None:
-    published = plan.recipe.published
-    if published is None:
+    paper, labels = plan.recipe.published, {m.name: m.label.partition(", as printed")[0] for m in plan.methods}
+    if paper is None:
         return None
-    labels = {method.name: method.label for method in plan.methods}
-    rows = [
-        records.PaperRow(name, labels[name].partition(", as printed")[0], point, dict(values))
-        for (name, point), values in published.values.items()
-        if name in labels
-    ]
-    return records.Paper(published.source, published.setting, tuple(rows))
+    return replace(paper, rows=tuple(replace(r, label=labels[r.method]) for r in paper.rows if r.method in labels))
 
 
 def _notes(plan: Plan) -> list[str]:

@@ -42,9 +42,7 @@ class LiveCells:
     def __init__(self, folder: Path, plan: Plan, console: Console | None = None) -> None:
         self.folder, self.plan = folder, plan
         self.console = console or Console(file=sys.stderr)
-        self.finished: set[str] = set()
-        self.begun: dict[str, float] = {}
-        self.lines: dict[str, TaskID] = {}
+        self.finished, self.begun, self.lines = set[str](), dict[str, float](), dict[str, TaskID]()
         self.bar: Progress | None = None
         self.whole = TaskID(0)
 
@@ -159,19 +157,15 @@ class Engine:
             if code is None:
                 continue
             del self.running[place]
-            self.status[cell.name] = self._settle(cell, code)
+            status = self._read_status(cell)
+            if status not in ("done", "failed"):  # it could not record its end
+                status = "failed"
+                with suppress(OSError):
+                    update_cell(self.folder / CELLS / cell.name, status=status, error=_ending(code))
+            self.status[cell.name] = status
             with suppress(OSError):  # a full disk: the cells that are done stay, and the end will say so
                 write_results(self.folder)
-            self.watcher.ended(cell, self.status[cell.name])
-
-    def _settle(self, cell: CellPlan, code: int) -> Status:
-        """The status of a cell whose process has ended; one that could not record it has failed."""
-        status = self._read_status(cell)
-        if status in ("done", "failed"):
-            return status
-        with suppress(OSError):
-            update_cell(self.folder / CELLS / cell.name, status="failed", error=_ending(code))
-        return "failed"
+            self.watcher.ended(cell, status)
 
     def _read_status(self, cell: CellPlan) -> Status:
         return read_cell(self.folder / CELLS / cell.name).status
@@ -197,10 +191,7 @@ class Engine:
 
 
 def start_cell(folder: Path, place: int, threads: int, gpus: int, lock: int) -> Process:
-    """Start ``python -m driftvq.experiments.cell`` with its share of the machine; GPUs are shared out by its place.
-
-    ``lock`` is a descriptor that every cell holds open as long as it lives.
-    """
+    """Start a cell with its share of the machine, a GPU by its place; it holds ``lock`` open as long as it lives."""
     names = (THREADS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = {**os.environ, ENGINE: str(os.getpid()), **dict.fromkeys(names, str(threads))}
     if gpus > 0:
@@ -226,10 +217,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def share_machine(jobs: int | None, cells: int) -> tuple[int, int, int]:
-    """Cells at a time, threads of each, and GPUs.
-
-    One cell per GPU, or per core without one, unless asked otherwise; the cores are shared equally.
-    """
+    """Cells at a time, one per GPU, or per core without one, unless asked otherwise; threads of each; and GPUs."""
     gpus, available = torch.cuda.device_count(), cores()
     if jobs is None:
         jobs = gpus or (1 if torch.backends.mps.is_available() else available)

@@ -145,11 +145,9 @@ def _training_seconds(cell: CellPlan) -> float:
 
 
 def _evaluation_seconds(plan: Plan) -> tuple[float, float]:
-    """The fixed part, weights that are loaded and what is done at the end, and that of each image.
-
-    The features of the real images are there from the first cell on, so the same real images are measured again.
-    """
+    """The fixed part, weights that are loaded and what is done at the end, and that of each image."""
     device, size = pick_accelerator("auto"), plan.base.size
+    # The features of the real images are there from the first cell on, so the same real images are measured again.
     real, *fakes = torch.randint(0, 256, (3, BATCH, 3, size, size), dtype=torch.uint8)
     names = [name for name in plan.metrics if name not in CODE_METRICS]
     asked: list[float] = []

@@ -62,7 +62,6 @@ class UsageProbe:
     A code that few latents select looks dead to few images. So enough are counted of held-out images and, since latents
     of one image are alike, as many of training images, from everywhere among them: codes that the first of a sorted
     folder do not need would look dead, too. If either are too few, the same mirrored follow.
-
     """
 
     def __init__(self, config: TrainConfig) -> None:

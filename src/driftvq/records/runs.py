@@ -22,11 +22,7 @@ RUN = "train"  # the recipe of a comparison that is a single run of ``driftvq tr
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """What a YAML file of ``key: value`` lines says.
-
-    Raises:
-        ValueError: there is no such file, or something else is in it; the message names it.
-    """
+    """What a YAML file of ``key: value`` lines says; a ValueError that names it, if something else is in it."""
     if not path.is_file():
         raise ValueError(f"no such config file: {path}")
     if path.stat().st_size > MAX_BYTES:
@@ -41,11 +37,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """What YAML says.
+    """What YAML says; a ValueError, if it is not valid or has aliases or lists in lists without end.
 
-    Raises:
-        ValueError: it is not valid, or has aliases, with which a few lines can stand for any number of values, or lists
-            in lists without end, which take PyYAML the square of their number.
+    With aliases a few lines can stand for any number of values; the lists take PyYAML the square of their number.
     """
     yaml, depth = pyyaml(), 0
     try:

@@ -147,10 +147,7 @@ def _drawn(
 
 
 def gather_codes(results: Results) -> list[dict[str, Any]]:
-    """For each row with codes its sorted counts and its map, both of the first finished seed.
-
-    Beside them stands what the evaluated images select, and what they select of the codes of a reference.
-    """
+    """For each row with codes its sorted counts, its map, and what images select, all of the first finished seed."""
     found = []
     for row in results.rows:
         read = ((cell.seed, read_codes(cell)) for cell in row.done)
@@ -186,10 +183,7 @@ def _reference(results: Results, row: Row) -> dict[str, Any] | None:
 
 
 def _map(codes: Codes, limit: int) -> dict[str, Any] | None:
-    """Living codes, dead codes and latents on one whole-number grid; None if the file has no places.
-
-    Dead codes that lie together are one place with their number.
-    """
+    """Living codes, dead codes and latents on one whole-number grid; None if the file has no places."""
     points, numbers, latents = codes.points, codes.point_codes, codes.latents
     known = all(0 <= number < len(codes.counts) for number in numbers)
     if not points or len(numbers) != len(points) or not known or any(len(place) != 2 for place in (*points, *latents)):

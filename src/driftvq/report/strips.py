@@ -24,10 +24,7 @@ HOPELESS = 0.5  # a level is given up at once if even reconstructions of half th
 
 
 def gather_strips(results: Results, budget: int) -> dict[str, Any] | None:
-    """Originals and the reconstructions of each row's first finished seed, in at most ``budget`` bytes.
-
-    None if there are no originals, or if they do not fit at all.
-    """
+    """Originals and reconstructions of each row's first finished seed in at most ``budget`` bytes; None: none fit."""
     comparison = results.comparison
     if comparison.recipe == RUN:
         return _sample_strips(results)

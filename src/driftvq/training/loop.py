@@ -105,7 +105,8 @@ class TrainingLoop:
                     self.validate()
                 progress.show(self.step, shown_values(self.log.latest, progress.wide), last=self.finished)
                 self.keep(any_process(stop_requested(), self.fabric.device))
-            self.stop_if(any_process(stop_requested(), self.fabric.device))  # asked for during the last checkpoint
+            if any_process(stop_requested(), self.fabric.device):  # asked for during the last checkpoint
+                raise InterruptedTrainingError(self.step, self.run)
 
     def train_step(self, batches: Iterator[ImageBatch]) -> None:
         """One step of the optimizer, on ``accumulate`` batches."""
@@ -206,7 +207,8 @@ class TrainingLoop:
         state |= {"step": self.step, "resting": self.resting, "random": all_processes(random_state())}
         state["parts"] = {name: part.state_dict() for name, part in self.parts().items()}
         save_checkpoint(self.fabric, self.run, self.step, state)
-        self.stop_if(stop)
+        if stop:
+            raise InterruptedTrainingError(self.step, self.run)
 
     def parts(self) -> dict[str, Any]:
         """What has a state beside the model and its optimizer."""
@@ -227,8 +229,3 @@ class TrainingLoop:
             set_random_state(rest["random"][self.fabric.global_rank])
         else:  # more processes than before
             seed_all(self.config.seed + self.fabric.global_rank + self.step)
-
-    def stop_if(self, asked: bool) -> None:
-        """End the run, whose latest step is saved, because somebody asked for it."""
-        if asked:
-            raise InterruptedTrainingError(self.step, self.run)
