@@ -61,7 +61,6 @@ def inspect_model(
 
 
 def _describe_model(model: VQVAE, size: int) -> dict[str, Any]:
-    """Config, hash, parameters per part and the bits of an image."""
     facts: dict[str, Any] = {"config": model.config.to_dict(), "hash": model_hash(model)}
     facts |= {"parameters": count_parameters(model), "downscale": model.downscale}
     facts["not_finite"] = [name for name, value in model.state_dict().items() if not value.isfinite().all()]

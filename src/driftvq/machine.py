@@ -30,34 +30,23 @@ _GROUPS = (
 
 def available_memory() -> int:
     """Bytes that the machine, the container and the process's own limit all leave."""
-    found = [_of_machine(), *map(_of_group, _GROUPS), _of_process()]
-    return max(0, min([value for value in found if value is not None], default=UNKNOWN))
-
-
-def _of_machine() -> int | None:
+    found: list[int] = []
     with suppress(OSError, ValueError):
-        return _field(Path("/proc/meminfo"), "MemAvailable:") * 1024
-    with suppress(OSError, ValueError, AttributeError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return None
-
-
-def _of_group(files: tuple[str, str, str, str]) -> int | None:
-    folder, limit, used, cached = files
-    with suppress(OSError, ValueError):
-        most, now = (int(Path(folder, name).read_text()) for name in (limit, used))
-        return most - now + _field(Path(folder, "memory.stat"), cached)
-    return None
-
-
-def _of_process() -> int | None:
+        found.append(_field(Path("/proc/meminfo"), "MemAvailable:") * 1024)
+    if not found:
+        with suppress(OSError, ValueError, AttributeError):
+            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    for folder, limit, used, cached in _GROUPS:
+        with suppress(OSError, ValueError):
+            most, now = (int(Path(folder, name).read_text()) for name in (limit, used))
+            found.append(most - now + _field(Path(folder, "memory.stat"), cached))
     with suppress(ImportError, OSError, ValueError):
         import resource
 
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
         if most != resource.RLIM_INFINITY:
-            return most - _field(Path("/proc/self/status"), "VmSize:") * 1024
-    return None
+            found.append(most - _field(Path("/proc/self/status"), "VmSize:") * 1024)
+    return max(0, min(found, default=UNKNOWN))
 
 
 def _field(path: Path, name: str) -> int:

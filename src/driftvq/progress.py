@@ -37,7 +37,6 @@ class Progress(AbstractContextManager["Progress"]):
 
     @property
     def wide(self) -> bool:
-        """Whether there is room for everything."""
         return self._bar is None or self._bar.console.width >= WIDE
 
     def add(self, count: int) -> None:

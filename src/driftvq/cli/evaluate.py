@@ -107,24 +107,18 @@ def measure(args: argparse.Namespace, source: "ImageSource", size: int | None) -
 
     model, device, _ = load_model(args.model, args.device)
     skipped: list[tuple[str, str]] = []
-    options: dict[str, Any] = {"limit": args.limit, "workers": args.workers, "strict": args.strict}
+    options = {name: getattr(args, name) for name in ("limit", "workers", "strict", "batch_size")}
     room = find_room(model, args.workers, metric_bytes(args.metrics or ()), args.max_pixels)
-    options |= {"max_pixels": room.image, "batch_pixels": room.at_once}
+    options |= {"size": size, "max_pixels": room.image, "batch_pixels": room.at_once}
     total = len(source) if args.limit is None else min(args.limit, len(source))
-    with (
-        eval_batches(source, size=size, batch_size=args.batch_size, **options) as batches,
-        Progress("evaluating", total) as progress,
-    ):
+    with eval_batches(source, **options) as batches, Progress("evaluating", total) as progress:
         progress.add(0)
         evaluation = evaluate(
             model_pairs(model, batches, device, lambda name, reason: skipped.append((name, reason)), room),
             codebook_size=None if model.quantizer is None else model.quantizer.codebook_size,
-            metrics=args.metrics,
-            weights=args.weights,
-            cache=None if args.no_cache else DEFAULT_CACHE,
-            device=device,
-            progress=progress.add,
-        )
+            metrics=args.metrics, weights=args.weights, cache=None if args.no_cache else DEFAULT_CACHE,
+            device=device, progress=progress.add,
+        )  # fmt: skip
     if skipped:
         name, reason = skipped[0]
         evaluation.notes["skipped"] = f"{len(skipped):,} unreadable images, the first: {name}: {reason}"

@@ -51,8 +51,6 @@ def listing() -> str:
         settings = {**scale.settings, **scale.overrides}
         length = f"{settings['steps']} steps" if settings.get("steps") else f"{settings['epochs']:g} epochs"
         images = "all held-out images" if scale.evaluation is None else f"{scale.evaluation} images"
-        lines.append(
-            f"  {scale.name:<26} {settings['network']} network, {settings['size']} px, {length}, batches of "
-            f"{settings['batch_size']}, evaluated on {images}"
-        )
+        made = f"{settings['network']} network, {settings['size']} px, {length}, batches of {settings['batch_size']}"
+        lines.append(f"  {scale.name:<26} {made}, evaluated on {images}")
     return "\n".join(lines) + "\n"

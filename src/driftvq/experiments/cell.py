@@ -169,22 +169,17 @@ def measure_model(cell: Cell, model: VQVAE) -> Cell:
     )  # fmt: skip
 
 
-def _stop_without_engine() -> None:
+def _stop_without(engine: int) -> None:
     """A cell whose engine is gone saves a checkpoint and ends, instead of running on unseen."""
-    engine = os.environ.get(ENGINE)
-
-    def watch() -> None:
-        while os.getppid() == int(engine or 0):
-            time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    if engine is not None:
-        threading.Thread(target=watch, daemon=True).start()
+    while os.getppid() == engine:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(folder: str) -> int:
     """Run a cell in this process."""
-    _stop_without_engine()
+    if ENGINE in os.environ:
+        threading.Thread(target=_stop_without, args=(int(os.environ[ENGINE]),), daemon=True).start()
     if THREADS in os.environ:
         torch.set_num_threads(int(os.environ[THREADS]))
     return {"done": 0, "waiting": INTERRUPTED}.get(run_cell(Path(folder)), 1)

@@ -55,7 +55,7 @@ def resolved(config: TrainConfig, images: int) -> TrainConfig:
     return replace(config, quantizer_options=worked_out)
 
 
-def _method(name: str, label: str, group: Group, quantizer: str | None = None, **options: Any) -> Method:
+def _method(name: str, label: str, group: Group, quantizer: str | None = None, /, **options: Any) -> Method:
     """A quantizer of the same name unless another one is named, with its options."""
     return Method(name, label, group, {"quantizer": quantizer or name, "quantizer_options": options})
 
@@ -69,8 +69,8 @@ def _at_rest(method: Method) -> Method:
     return replace(method, settings={**method.settings, "settle": 0.2})
 
 
-_MLP = {"quantizer": "trans_vq", "transform": "mlp"}
-_OURS = (("ns_vq", "NS-VQ", {"quantizer": "ns_vq"}), ("trans_vq_mlp", "TransVQ-MLP", _MLP))
+_MLP: dict[str, Any] = {"transform": "mlp"}
+_OURS = (("ns_vq", "NS-VQ", "ns_vq", dict[str, Any]()), ("trans_vq_mlp", "TransVQ-MLP", "trans_vq", _MLP))
 _BETA: dict[str, Any] = {"commitment_weight": COMMITMENT_WEIGHT}
 _OUR_BETA: dict[str, Any] = {"commitment_weight": our_commitment}
 
@@ -104,7 +104,7 @@ _MAIN = (
     _method("trans_vq_published", "TransVQ, authors' code", "paper"),
     _method("ns_vq", "NS-VQ (driftvq)", "ours"),
     _method("trans_vq", "TransVQ (driftvq)", "ours"),
-    _method("trans_vq_mlp", "TransVQ-MLP (driftvq)", "ours", **_MLP),
+    _method("trans_vq_mlp", "TransVQ-MLP (driftvq)", "ours", "trans_vq", **_MLP),
     _method("autoencoder", "No quantizer (the ceiling)", "reference", "none"),
     replace(
         _method("kmeans_afterwards", "No quantizer, k-means afterwards", "reference", "none"), afterwards="autoencoder"
@@ -112,42 +112,38 @@ _MAIN = (
 )
 MAIN = {method.name: method for method in _MAIN}  # the methods themselves: what ``--methods all`` takes
 
-_NO_DRIFT, _NO_RELOCATION, _NO_WINNERS = ["winners", "relocation"], ["drift", "winners"], ["drift", "relocation"]
+_NO_DRIFT, _NO_MOVE, _NO_WINNERS = ["winners", "relocation"], ["drift", "winners"], ["drift", "relocation"]
 
 _VARIANTS = (
     # Our defaults with a part left out, or without their start.
     _method("ns_vq_random", "NS-VQ, random start", "ablation", "ns_vq", kmeans_init=False),
     _method("ns_vq_no_drift", "NS-VQ, no drift", "ablation", "ns_vq", parts=_NO_DRIFT),
-    _method("ns_vq_no_relocation", "NS-VQ, no relocation", "ablation", "ns_vq", parts=_NO_RELOCATION),
+    _method("ns_vq_no_relocation", "NS-VQ, no relocation", "ablation", "ns_vq", parts=_NO_MOVE),
     _method("ns_vq_winners_alone", "NS-VQ, winners alone", "ablation", "ns_vq", parts=["winners"]),
     _method("ns_vq_no_winners", "NS-VQ, no winners", "ablation", "ns_vq", parts=_NO_WINNERS),
     _at_rest(_method("ns_vq_settled", "NS-VQ, at rest", "ablation", "ns_vq")),
-    _method("trans_vq_mlp_no_drift", "TransVQ-MLP, no drift", "ablation", parts=_NO_DRIFT, **_MLP),
-    _method("trans_vq_mlp_random", "TransVQ-MLP, random start", "ablation", kmeans_init=False, **_MLP),
-    _method("trans_vq_mlp_no_relocation", "TransVQ-MLP, no relocation", "ablation", parts=_NO_RELOCATION, **_MLP),
+    _method("trans_vq_mlp_no_drift", "TransVQ-MLP, no drift", "ablation", "trans_vq", parts=_NO_DRIFT, **_MLP),
+    _method("trans_vq_mlp_random", "TransVQ-MLP, random start", "ablation", "trans_vq", kmeans_init=False, **_MLP),
+    _method("trans_vq_mlp_no_relocation", "TransVQ-MLP, no relocation", "ablation", "trans_vq", parts=_NO_MOVE, **_MLP),
     # Our defaults with another gradient estimator, as levels of a residual quantizer, and with another β.
     *(
-        _method(f"{name}_{estimator}", f"{label}, {estimator}", "ours", estimator=estimator, **made)
-        for name, label, made in _OURS
+        _method(f"{name}_{estimator}", f"{label}, {estimator}", "ours", base, estimator=estimator, **options)
+        for name, label, base, options in _OURS
         for estimator in ("rotation", "modified", "gumbel")
     ),
     *(
-        Method(
-            f"residual_{name}",
-            f"ResidualVQ, 8 levels of {label}",
-            "ours",
-            {"quantizer": "residual_vq", "quantizer_options": {"num_quantizers": 8, **made}},
-        )
-        for name, label, made in _OURS
+        _method(f"residual_{name}", f"ResidualVQ, 8 levels of {label}", "ours", "residual_vq",
+                num_quantizers=8, quantizer=base, **options)
+        for name, label, base, options in _OURS
     ),
     *(
-        _method(f"{name}_committed", f"{label}, β = {_BETA['commitment_weight']}", "ablation", **_BETA, **made)
-        for name, label, made in _OURS
+        _method(f"{name}_committed", f"{label}, β = {COMMITMENT_WEIGHT}", "ablation", base, **_BETA, **options)
+        for name, label, base, options in _OURS
     ),
     _ema("ema_replace_our_beta", "EMA + replacement below 2, our β", 2.0, **_OUR_BETA),
     _ema("ema_tuned_our_beta", "EMA + replacement below half of N/K, our β", half_a_share, **_OUR_BETA),
     _method("sim_vq_our_beta", "SimVQ, our β", "peer", "sim_vq", **_OUR_BETA),
-)
+)  # fmt: skip
 VARIANTS = {method.name: method for method in _VARIANTS}
 
 METHODS = {**MAIN, **VARIANTS}  # every method; a new one is one more entry above

@@ -10,7 +10,6 @@ from driftvq.records.runs import pyyaml
 
 
 def _recipe(name: str, entry: Mapping[str, Any]) -> Recipe:
-    """A recipe as its entry describes it."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
     vary, published, conditions = (values.pop(key, None) for key in ("vary", "published", "conditions"))
     given = [(dict(condition), condition.get("methods")) for condition in conditions or ()]

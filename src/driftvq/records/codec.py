@@ -99,7 +99,6 @@ def _fits(kind: Any, value: Any) -> bool:
 
 
 def _words(kind: Any) -> str:
-    """A type for readers."""
     if get_origin(kind) is Literal:
         return " or ".join(get_args(kind))
     if get_origin(kind) in (Union, types.UnionType):

@@ -33,10 +33,8 @@ Curve = dict[int, list[float]]  # the values of all seeds by step
 
 def gather_curves(results: Results) -> dict[str, Any]:
     """Charts and their curves: mean, lowest and highest over seeds by step, thinned."""
-    records = [
-        (row, [read_records(cell.folder / METRICS_FILE) for cell in row.cells if cell.status != "waiting"])
-        for row in results.rows
-    ]
+    begun = [(row, [cell.folder for cell in row.cells if cell.status != "waiting"]) for row in results.rows]
+    records = [(row, [read_records(folder / METRICS_FILE) for folder in folders]) for row, folders in begun]
     keys = list(dict.fromkeys(key for _, seeds in records for lines in seeds for line in lines for key in line))
     charts = _charts(keys)
     curves = [(i, row, _by_step(seeds, chart["key"])) for i, chart in enumerate(charts) for row, seeds in records]

@@ -139,7 +139,6 @@ def _value(results: Results, row: Row, name: str) -> dict[str, Any]:
 
 
 def _verdict(row: Row, lead: str) -> str:
-    """How a row compares with the best in the lead metric."""
     if lead not in row.values:
         return ""
     if row.rank is None:

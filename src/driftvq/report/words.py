@@ -59,7 +59,6 @@ def counted(results: Results) -> list[str]:
 
 
 def _run(results: Results) -> Answer:
-    """What a single run has come to."""
     (row,) = results.rows
     names = [name for name in results.columns if metric(name).better and name not in ("usage", "loss")]
     values = ", ".join(f"{plain_label(name)} {with_unit(name, row.values[name].mean)}" for name in names)

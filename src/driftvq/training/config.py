@@ -17,6 +17,8 @@ MONITORS = ("psnr", "ssim", "loss", "usage", "perplexity")  # validation metrics
 SSIM_LEAST_SIZE = 11  # side of its window
 EMBEDDED_STEPS = 800  # default number of steps on the embedded photographs: a first result in minutes on two cores
 DATA_STEPS = 20_000  # default number of steps on a user's own images
+_STEPS = f"optimizer steps; default: {EMBEDDED_STEPS:,} on the embedded photographs, {DATA_STEPS:,} on --data"
+SOURCES = "a folder of images, a list file (.txt), .tar shards or hf:NAME"
 
 
 def _setting(section: str, default: Any, text: str, **more: Any) -> Any:
@@ -25,7 +27,7 @@ def _setting(section: str, default: Any, text: str, **more: Any) -> Any:
     return field(**value, metadata={"section": section, "help": text, **more})
 
 
-_model, _data, _training, _machine = (partial(_setting, name) for name in ("model", "data", "training", "machine"))
+_model, _data, _train, _host = (partial(_setting, name) for name in ("model", "data", "training", "machine"))
 _record = partial(_setting, "record", keeps_course=True)
 
 
@@ -46,11 +48,7 @@ class TrainConfig:
     )
     latent_scale: float = _model(1.0, "factor of the latents before the quantizer, taken back behind it")
 
-    data: str | None = _data(
-        None,
-        "a folder of images, a list file (.txt), .tar shards or hf:NAME; default: embedded photographs",
-        metavar="SPEC",
-    )
+    data: str | None = _data(None, f"{SOURCES}; default: embedded photographs", metavar="SPEC")
     val_data: str | None = _data(
         None, "images to validate on, like --data; default: the held-out part of --data", metavar="SPEC"
     )
@@ -61,45 +59,36 @@ class TrainConfig:
     strict: bool = _data(False, "stop at an unreadable image instead of skipping it", keeps_course=True)
     workers: int = _data(1, "processes that read images, per device; 0: none of their own", least=0, keeps_course=True)
 
-    steps: int | None = _training(
-        None,
-        f"optimizer steps; default: {EMBEDDED_STEPS:,} on the embedded photographs, {DATA_STEPS:,} on --data",
-        least=1,
-        keeps_course=True,
-    )
-    epochs: float | None = _training(None, "passes over the data, instead of --steps", keeps_course=True)
-    batch_size: int = _training(16, "images per step and device", least=1)
-    accumulate: int = _training(1, "batches per optimizer step, whose gradients are averaged", least=1)
-    learning_rate: float = _training(5e-4, "of Adam")
-    betas: tuple[float, float] = _training((0.9, 0.999), "of Adam")
-    loss: str = _training("mse", "of the reconstruction", choices=LOSSES)
-    lpips_weight: float = _training(1.0, "factor of the LPIPS term of mse+lpips")
-    adversarial_weight: float = _training(0.0, "factor of the adversarial term; 0: no discriminator")
-    adversarial_start: int = _training(10_000, "first step with the adversarial term", least=0)
-    clip: float = _training(0.0, "largest norm of the gradient; 0: any")
-    weight_ema: float = _training(
-        0.0, "decay of the moving average of the weights that is validated and saved; 0: none"
-    )
-    warm_up: int = _training(
+    steps: int | None = _train(None, _STEPS, least=1, keeps_course=True)
+    epochs: float | None = _train(None, "passes over the data, instead of --steps", keeps_course=True)
+    batch_size: int = _train(16, "images per step and device", least=1)
+    accumulate: int = _train(1, "batches per optimizer step, whose gradients are averaged", least=1)
+    learning_rate: float = _train(5e-4, "of Adam")
+    betas: tuple[float, float] = _train((0.9, 0.999), "of Adam")
+    loss: str = _train("mse", "of the reconstruction", choices=LOSSES)
+    lpips_weight: float = _train(1.0, "factor of the LPIPS term of mse+lpips")
+    adversarial_weight: float = _train(0.0, "factor of the adversarial term; 0: no discriminator")
+    adversarial_start: int = _train(10_000, "first step with the adversarial term", least=0)
+    clip: float = _train(0.0, "largest norm of the gradient; 0: any")
+    weight_ema: float = _train(0.0, "decay of the moving average of the weights that is validated and saved; 0: none")
+    warm_up: int = _train(
         0, "first steps as a plain autoencoder, before the quantizer sees a latent; in one process", least=0
     )
-    settle: float = _training(
+    settle: float = _train(
         0.0,
         "share of the steps, the last ones, in which the encoder rests: the codebook goes to k-means of its latents, "
         "and the decoder learns alone; 0: none",
     )
-    seed: int = _training(0, "of weights, data order and crops", least=0)
+    seed: int = _train(0, "of weights, data order and crops", least=0)
 
-    accelerator: str = _machine("auto", "Lightning's: auto, cpu, gpu, mps, …", keeps_course=True)
-    devices: int | str = _machine(
+    accelerator: str = _host("auto", "Lightning's: auto, cpu, gpu, mps, …", keeps_course=True)
+    devices: int | str = _host(
         "auto", "Lightning's: a number, a list such as 0,1, or auto (one process on CPUs)", keeps_course=True
     )
-    num_nodes: int = _machine(1, "Lightning's: machines", least=1, keeps_course=True)
-    strategy: str = _machine("auto", "Lightning's: auto, ddp or one of its forms", keeps_course=True)
-    precision: str = _machine(
-        "auto", "auto: bf16-mixed where the hardware computes it, else 32-true", choices=PRECISIONS
-    )
-    channels_last: str = _machine("auto", "memory layout of images and kernels", choices=LAYOUTS)
+    num_nodes: int = _host(1, "Lightning's: machines", least=1, keeps_course=True)
+    strategy: str = _host("auto", "Lightning's: auto, ddp or one of its forms", keeps_course=True)
+    precision: str = _host("auto", "auto: bf16-mixed where the hardware computes it, else 32-true", choices=PRECISIONS)
+    channels_last: str = _host("auto", "memory layout of images and kernels", choices=LAYOUTS)
 
     val_every: int = _record(500, "steps between validations", least=1)
     val_images: int = _record(512, "images to validate on at most; 0: all", least=0)
@@ -136,11 +125,8 @@ def resolve_steps(config: TrainConfig, images: int, processes: int = 1) -> int:
 
 def course_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Fields that differ between two runs and that change where the run goes, as ``name: old → new``."""
-    return [
-        f"{f.name}: {old[f.name]!r} → {new[f.name]!r}"
-        for f in fields(TrainConfig)
-        if not f.metadata.get("keeps_course") and old[f.name] != new[f.name]
-    ]
+    kept = {f.name for f in fields(TrainConfig) if f.metadata.get("keeps_course")}
+    return [f"{name}: {old[name]!r} → {new[name]!r}" for name in old if name not in kept and old[name] != new[name]]
 
 
 _RANGES: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {

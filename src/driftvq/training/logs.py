@@ -29,7 +29,6 @@ class SkippedImages:
         self._known = set(self._names())
 
     def add(self, skipped: Iterable[tuple[str, str]]) -> None:
-        """Note images that were left out."""
         lines = {" ".join(name.split()): " ".join(reason.split()) for name, reason in skipped}
         fresh = {name: reason for name, reason in lines.items() if name not in self._known}
         if fresh:
@@ -77,7 +76,6 @@ class RunLog:
                 self._events = SummaryWriter(str(run), purge_step=step + 1 if step else None)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Log values of a step."""
         self.latest |= values
         if self._path is not None:
             append_record(self._path, step, values)

@@ -121,9 +121,8 @@ class TrainingLoop:
             self.skipped.add(batch.skipped)
             names += batch.names
             with self.guard.at(self.step, names), self.fabric.no_backward_sync(self.network, enabled=left > 0):
-                output: StepOutput = self.network(
-                    self.fabric.to_device(batch.images), adversary is not None, self.step > config.warm_up
-                )
+                pixels = self.fabric.to_device(batch.images)
+                output: StepOutput = self.network(pixels, adversary is not None, self.step > config.warm_up)
                 self.guard.check("loss", output.loss)
                 self.fabric.backward(output.loss / config.accumulate)
             if adversary is not None:
@@ -217,7 +216,6 @@ class TrainingLoop:
         return {name: part for name, part in parts.items() if part is not None}
 
     def load(self, checkpoint: Path) -> None:
-        """Go on from a checkpoint."""
         state = {"model": self.network, "optimizer": self.optimizer}
         rest = self.fabric.load(checkpoint, state, weights_only=True)
         self.step = rest["step"]

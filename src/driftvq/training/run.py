@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -64,15 +64,12 @@ def resumed_config(folder: Path, flags: dict[str, Any], config_file: dict[str, A
     return config
 
 
-@contextmanager
-def own_folder(folder: Path) -> Iterator[None]:
+def own_folder(folder: Path) -> AbstractContextManager[object]:
     """Inside, no other training works in the folder, which is made if need be; the first process sees to it for all."""
     if not is_first_process():
-        yield
-        return
+        return nullcontext()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, "training"):
-        yield
+    return locked(folder, "training")
 
 
 def write_run_files(folder: Path, config: TrainConfig, steps: int, images: Mapping[str, int] | None = None) -> None:

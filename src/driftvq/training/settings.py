@@ -1,9 +1,9 @@
 """From YAML files and flags to a :class:`TrainConfig`: both know the same fields."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -67,11 +67,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         elif kind is dict:
             options |= {"nargs": "+", "action": _OptionsAction, "metavar": f.metadata["metavar"]}
         elif kind is tuple:
-            options |= {"nargs": 2, "type": _parser(f.name, float), "metavar": ("B1", "B2")}
+            options |= {"nargs": 2, "type": partial(_parse, f.name, float), "metavar": ("B1", "B2")}
         else:
             choices = "{" + ",".join(f.metadata.get("choices", ())) + "}"
             plain = f.metadata.get("metavar", {int: "N", float: "X"}.get(kind, "NAME"))
-            options |= {"type": _parser(f.name, kind), "metavar": choices if "choices" in f.metadata else plain}
+            options |= {"type": partial(_parse, f.name, kind), "metavar": choices if "choices" in f.metadata else plain}
         groups[f.metadata["section"]].add_argument(flag, **options)
 
 
@@ -128,16 +128,13 @@ def _fit(kind: Any, value: object) -> Any:
     return None
 
 
-def _parser(name: str, kind: Any) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        if kind is int and NoneType not in _types()[name] and str in _types()[name]:
-            return int(text) if text.isdecimal() else text
-        try:
-            return kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be {_WORDS[kind]}, got {text!r}") from None
-
-    return parse
+def _parse(name: str, kind: Any, text: str) -> Any:
+    if kind is int and NoneType not in _types()[name] and str in _types()[name]:
+        return int(text) if text.isdecimal() else text
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be {_WORDS[kind]}, got {text!r}") from None
 
 
 def _help(f: Field[Any]) -> str:

@@ -116,10 +116,8 @@ class FiniteGuard:
             path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if len(names) > 1:
             all_processes(None)  # no process is gone before the list is written
-        return NonFiniteError(
-            f"{what} became NaN or infinite at step {self.step}; the images of that step are listed in {path}; "
-            "try a smaller --learning-rate or --clip 1"
-        )
+        listed = f"the images of that step are listed in {path}; try a smaller --learning-rate or --clip 1"
+        return NonFiniteError(f"{what} became NaN or infinite at step {self.step}; {listed}")
 
 
 FAILED, INTERRUPTED = 1, 130  # exit codes

@@ -39,7 +39,6 @@ class WeightAverage(AveragedModel):
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        """Take one step toward the weights of the model."""
         mine, theirs = ({name: tensor.shape for name, tensor in m.state_dict().items()} for m in (self.module, model))
         if mine != theirs:  # a k-means start gathers latents: there is no codebook yet to average
             self.module.load_state_dict(model.state_dict())
@@ -111,7 +110,6 @@ class BestModel:
         return 0 < self.config.patience <= self.waited
 
     def save(self, model: VQVAE) -> None:
-        """Write the model that was just found to be the best."""
         found = {name.removeprefix("val/"): value for name, value in self.best.items() if name != "step"}
         values = {metric({"usage": "selected"}.get(name, name)).label: value for name, value in found.items()}
         data, size = name_data(self.config.data), self.config.size
