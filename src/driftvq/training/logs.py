@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,9 +15,7 @@ from driftvq.drift_meter import DriftMeter, DriftReading
 from driftvq.metrics import CodeCounter
 from driftvq.quantizers import Quantizer
 from driftvq.records.runs import METRICS_FILE, SAMPLES, SKIPPED_FILE, append_record, drop_records_after
-
-if TYPE_CHECKING:
-    from driftvq.training.objective import StepOutput
+from driftvq.training.objective import StepOutput
 
 
 class SkippedImages:
@@ -114,9 +111,7 @@ class RunLog:
             self._events.close()
 
 
-def training_values(
-    output: "StepOutput", quantizer: Quantizer | None, discriminator: Tensor | None = None
-) -> dict[str, float]:
+def training_values(output: StepOutput, quantizer: Quantizer | None, discriminator: Tensor | None) -> dict[str, float]:
     """What is logged of a training step; reading it waits for the device."""
     with torch.no_grad():
         mse = float((output.rebuilt - output.images).square().mean())
