@@ -45,8 +45,7 @@ def inspect_model(
     The use of the codes is measured on ``images``, at most ``limit`` of them; ``size`` is their side, which the bits
     are given for, by default that of the run, or 64.
     """
-    has_config = run is not None and (run / CONFIG_FILE).is_file()
-    training_config = read_settings(run / CONFIG_FILE) if run is not None and has_config else None
+    training_config = read_settings(run / CONFIG_FILE) if run and (run / CONFIG_FILE).is_file() else None
     size = size or int((training_config or {}).get("size") or DEFAULT_SIZE)
     report: dict[str, Any] = {"model": None, "codebook": None, "use": None}
     if model is not None:

@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> None:
     for name in args.metrics or ():
         check_name("metric", name, MEASURED)
     folder = find_run(args.model)
-    has_config = folder is not None and (folder / CONFIG_FILE).is_file()
-    config = make_config(read_settings(folder / CONFIG_FILE)) if folder is not None and has_config else None
+    config = make_config(read_settings(folder / CONFIG_FILE)) if folder and (folder / CONFIG_FILE).is_file() else None
     out = args.out or (folder / EVALUATION_FILE if folder is not None else None)
     if args.out is not None and (args.out.is_dir() or not args.out.parent.is_dir()):
         raise ValueError(f"--out must be a file in an existing folder, got {str(args.out)!r}")

@@ -23,9 +23,7 @@ from driftvq.experiments import measuring
 from driftvq.experiments.measuring import BATCH, UsageProbe, batches_of
 from driftvq.files import read_records
 from driftvq.machine import pick_accelerator
-from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, quantize_afterwards
-from driftvq.models.running import model_pairs
 from driftvq.models.vqvae import count_parameters
 from driftvq.records import runs
 from driftvq.records.codec import write_record
@@ -122,10 +120,8 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
 
 def _log_validation(cell: Cell, config: TrainConfig, model: VQVAE, step: int) -> None:
     """What a codebook made afterwards is worth on the images that the others are validated on: all its log says."""
-    assert model.quantizer is not None
-    with batches_of(config, "val", config.val_images or None, config.batch_size) as batches:
-        pairs = model_pairs(model, batches, next(model.parameters()).device)
-        found = evaluate(pairs, codebook_size=model.quantizer.codebook_size, metrics=("psnr", "usage", "perplexity"))
+    metrics = ("psnr", "usage", "perplexity")
+    found = measuring.measure(model, config, config.val_images or None, metrics, config.batch_size)
     (cell.folder / METRICS_FILE).unlink(missing_ok=True)  # of the network without codes
     append_record(cell.folder / METRICS_FILE, step, {f"val/{name}": value for name, value in found.values.items()})
 
@@ -151,7 +147,7 @@ def measure_model(cell: Cell, model: VQVAE) -> Cell:
     """Measure a trained model, and with that end the cell."""
     started = time.perf_counter()
     config = make_config(cell.config)
-    evaluation = measuring.measure(cell, config, model)
+    evaluation = measuring.measure(model, config, cell.task.images, cell.task.metrics)
     values = {name: value for name, value in evaluation.to_dict()["values"].items() if value is not None}
     if "usage" in values:
         values["selected"] = values.pop("usage")

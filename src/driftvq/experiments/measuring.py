@@ -6,7 +6,7 @@ Shape suffixes: k codes, n latents, d dimensions.
 import math
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from driftvq.metrics import CodeCounter, Evaluation, evaluate
 from driftvq.models import VQVAE
 from driftvq.models.running import model_pairs
 from driftvq.quantizers.codebook import CodebookQuantizer
-from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Cell, Codes
+from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Codes
 from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
 from driftvq.training.config import TrainConfig
 from driftvq.training.run import open_images
@@ -34,12 +34,14 @@ def batches_of(config: TrainConfig, split: str, limit: int | None, batch_size: i
     return eval_batches(open_images(config, split), size=config.size, batch_size=batch_size, limit=limit)
 
 
-def measure(cell: Cell, config: TrainConfig, model: VQVAE) -> Evaluation:
-    """Evaluate a model on the images of its comparison."""
+def measure(
+    model: VQVAE, config: TrainConfig, images: int | None, metrics: Sequence[str], batch_size: int = BATCH
+) -> Evaluation:
+    """Evaluate a model on images that its run holds out, at most so many."""
     device = next(model.parameters()).device
     codebook_size = None if model.quantizer is None else model.quantizer.codebook_size
-    names = [name for name in cell.task.metrics if codebook_size is not None or name not in CODE_METRICS]
-    with batches_of(config, "val", cell.task.images) as batches:
+    names = [name for name in metrics if codebook_size is not None or name not in CODE_METRICS]
+    with batches_of(config, "val", images, batch_size) as batches:
         pairs = model_pairs(model, batches, device)
         return evaluate(pairs, codebook_size=codebook_size, metrics=names, device=device)
 

@@ -162,13 +162,10 @@ def aggregate(comparison: Comparison) -> Results:
     columns += sorted(others, key=lambda name: list(METRICS).index(name) if name in METRICS else len(METRICS))
     lead = next((name for name in columns if metric(name).better), comparison.metrics[0])
     columns.sort(key=lambda name: (name != lead, name != "usage"))
-    best = {}
+    best: dict[tuple[str, Point], str] = {}
     for point in dict.fromkeys(row.point for row in rows):
-        here = [row for row in rows if row.point == point]
-        for name in columns:
-            order = _order(here, name)
-            if len(order) > 1:
-                best[name, point] = order[0].method.name
+        orders = {name: _order([row for row in rows if row.point == point], name) for name in columns}
+        best |= {(name, point): order[0].method.name for name, order in orders.items() if len(order) > 1}
     ranked = [_against_best(row, rows, lead) for row in rows]
     return Results(comparison, tuple(ranked), lead, tuple(columns), best)
 
