@@ -85,8 +85,7 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Steps, the last value of everything that was logged and the best of what has a direction."""
     if not records:
         return None
-    last: dict[str, dict[str, float]] = {}
-    best: dict[str, dict[str, float]] = {}
+    last, best = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
     for record in records:
         for name, value in _numbers(record).items():
             last[name] = entry = {"value": value, "step": record["step"]}

@@ -14,7 +14,7 @@ from driftvq import __version__
 from driftvq.cli.arguments import Parser, say
 from driftvq.names import check_name, install_command
 
-COMMANDS = {
+COMMANDS = {  # every subcommand and what it is for; the module of the same name does it
     "train": "train a tokenizer on your images, or on embedded photographs",
     "evaluate": "measure a model: rFID, KID, LPIPS, SSIM, PSNR, usage",
     "encode": "turn images into tokens",
@@ -28,7 +28,6 @@ COMMANDS = {
     "reproduce": "a table or figure of the paper by one command",
     "toys": "why codes die and what keeps them alive: the paper's toy demos",
 }
-"""Every subcommand and what it is for; the module of the same name does it."""
 
 EXAMPLES = """examples:
   driftvq train                                       a first result on embedded photographs, in minutes

@@ -50,8 +50,7 @@ def run(args: argparse.Namespace) -> None:
     model, _, batch_size = load_model(args.model, args.device, args.batch_size)
     room = find_room(model, max_pixels=args.max_pixels)
     limits: dict[str, Any] = {"max_pixels": room.image, "batch_pixels": room.at_once}
-    ratios: list[float] = []
-    bad: list[str] = []
+    ratios, bad = list[float](), list[str]()
     with eval_batches(images, size=args.size, batch_size=batch_size, **limits) as batches:
         for batch in reconstructions(model, batches, room):
             for name, reason in batch.skipped:

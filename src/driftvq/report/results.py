@@ -8,15 +8,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from driftvq.records.comparisons import Cell, Comparison, Method, Point
-from driftvq.records.metric_table import (
-    ASIDE,
-    METRICS,
-    codebook_state,
-    decimals,
-    expected_usage,
-    metric,
-    written,
-)
+from driftvq.records.metric_table import ASIDE, METRICS, codebook_state, decimals, expected_usage, metric, written
 
 
 class Summary(NamedTuple):

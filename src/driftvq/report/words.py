@@ -194,12 +194,11 @@ def gather_paper(results: Results) -> dict[str, Any] | None:
     ours = {(row.method.name, row.point): row for row in reversed(results.rows)}
     pairs = [(row, ours.get((row.method, row.point)) or ours.get((row.method, None))) for row in paper.rows]
     return {
-        "source": paper.source,
-        "difference": scale_difference(results.comparison),
+        "source": paper.source, "difference": scale_difference(results.comparison),
         "agreement": [text for name in names if (text := _agreement(pairs, name))],
         "columns": [{"name": name, "label": metric(name).label} for name in names],
         "rows": [_beside(results, row, ours, names) for row, ours in pairs],
-    }
+    }  # fmt: skip
 
 
 def scale_difference(comparison: Comparison) -> str:

@@ -28,7 +28,8 @@ def _setting(section: str, default: Any, text: str, **more: Any) -> Any:
 
 
 _model, _data, _train, _host = (partial(_setting, name) for name in ("model", "data", "training", "machine"))
-_record = partial(_setting, "record", keeps_course=True)
+_where, _record = (partial(_setting, name, keeps_course=True) for name in ("machine", "record"))
+_source = partial(_data, None, metavar="SPEC")
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,8 @@ class TrainConfig:
     )
     latent_scale: float = _model(1.0, "factor of the latents before the quantizer, taken back behind it")
 
-    data: str | None = _data(None, f"{SOURCES}; default: embedded photographs", metavar="SPEC")
-    val_data: str | None = _data(
-        None, "images to validate on, like --data; default: the held-out part of --data", metavar="SPEC"
-    )
+    data: str | None = _source(f"{SOURCES}; default: embedded photographs")
+    val_data: str | None = _source("images to validate on, like --data; default: the held-out part of --data")
     val_share: float = _data(0.05, "share of --data to hold out where it has no split of its own")
     size: int = _data(64, "side of the square training images in pixels", least=1)
     crop: str = _data("random", "where to cut training images", choices=CROPS)
@@ -81,12 +80,10 @@ class TrainConfig:
     )
     seed: int = _train(0, "of weights, data order and crops", least=0)
 
-    accelerator: str = _host("auto", "Lightning's: auto, cpu, gpu, mps, …", keeps_course=True)
-    devices: int | str = _host(
-        "auto", "Lightning's: a number, a list such as 0,1, or auto (one process on CPUs)", keeps_course=True
-    )
-    num_nodes: int = _host(1, "Lightning's: machines", least=1, keeps_course=True)
-    strategy: str = _host("auto", "Lightning's: auto, ddp or one of its forms", keeps_course=True)
+    accelerator: str = _where("auto", "Lightning's: auto, cpu, gpu, mps, …")
+    devices: int | str = _where("auto", "Lightning's: a number, a list such as 0,1, or auto (one process on CPUs)")
+    num_nodes: int = _where(1, "Lightning's: machines", least=1)
+    strategy: str = _where("auto", "Lightning's: auto, ddp or one of its forms")
     precision: str = _host("auto", "auto: bf16-mixed where the hardware computes it, else 32-true", choices=PRECISIONS)
     channels_last: str = _host("auto", "memory layout of images and kernels", choices=LAYOUTS)
 

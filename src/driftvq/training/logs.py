@@ -115,12 +115,9 @@ def training_values(output: StepOutput, quantizer: Quantizer | None, discriminat
     """What is logged of a training step; reading it waits for the device."""
     with torch.no_grad():
         mse = float((output.rebuilt - output.images).square().mean())
-    values = {
-        "train/loss": float(output.loss.detach()),
-        "train/reconstruction": float(output.reconstruction.detach()),
-        "train/quantizer": float(output.quantizer.detach()),
-        "train/psnr": 10 * math.log10(4 / max(mse, 1e-12)),
-    }
+    losses = {"loss": output.loss, "reconstruction": output.reconstruction, "quantizer": output.quantizer}
+    values = {f"train/{name}": float(loss.detach()) for name, loss in losses.items()}
+    values["train/psnr"] = 10 * math.log10(4 / max(mse, 1e-12))
     if discriminator is not None:
         values["train/discriminator"] = float(discriminator)
     if quantizer is not None and output.indices is not None:
