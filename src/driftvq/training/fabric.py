@@ -46,9 +46,8 @@ def pick_precision(config: TrainConfig) -> str:
 
 def memory_layout(config: TrainConfig) -> torch.memory_format:
     """How images and kernels lie in memory: channel by channel within a pixel is faster but on Apple's GPUs."""
-    wanted = config.channels_last == "on"
-    if config.channels_last == "auto":
-        wanted = pick_accelerator(config.accelerator) in ("cuda", "cpu")
+    faster = pick_accelerator(config.accelerator) in ("cuda", "cpu")
+    wanted = {"on": True, "off": False, "auto": faster}[config.channels_last]
     return torch.channels_last if wanted else torch.contiguous_format
 
 

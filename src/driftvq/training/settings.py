@@ -65,7 +65,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         if kind is bool:
             options["action"] = argparse.BooleanOptionalAction
         elif kind is dict:
-            options |= {"nargs": "+", "action": _OptionsAction, "metavar": f.metadata["metavar"]}
+            options |= {"nargs": "+", "action": "extend", "type": _option, "metavar": f.metadata["metavar"]}
         elif kind is tuple:
             options |= {"nargs": 2, "type": partial(_parse, f.name, float), "metavar": ("B1", "B2")}
         else:
@@ -77,7 +77,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def given_flags(args: argparse.Namespace) -> dict[str, Any]:
     """The fields that flags set."""
-    return {name: value for name, value in vars(args).items() if name in _types()}
+    given = {name: value for name, value in vars(args).items() if name in _types()}
+    return {name: dict(value) if _types()[name] == (dict,) else value for name, value in given.items()}
 
 
 def parse_scalar(text: str) -> Any:
@@ -88,17 +89,11 @@ def parse_scalar(text: str) -> Any:
         return text
 
 
-class _OptionsAction(argparse.Action):
-    """``key=value`` pairs, which may be given in several portions."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        options = dict(getattr(namespace, self.dest, {}))
-        for pair in values:
-            key, equals, text = pair.partition("=")
-            if not equals or not key.isidentifier():
-                raise argparse.ArgumentError(self, f"must be key=value, got {pair!r}")
-            options[key] = parse_scalar(text)
-        setattr(namespace, self.dest, options)
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise argparse.ArgumentTypeError(f"must be key=value, got {text!r}")
+    return key, parse_scalar(value)
 
 
 @cache
