@@ -51,7 +51,7 @@ SHOWN = {  # what a user sees of the log while it is written
 }
 # What the two usages are called in TensorBoard: by the latents that they are counted over.
 TITLES = {"train/usage": "usage/last_100_steps", "val/usage": "usage/validation_images"}
-COUNTED_ELSEWHERE = ("usage", "usage_expected", "recent_usage")  # readings of the drift meter that are not logged, too
+COUNTED_ELSEWHERE = ("usage", "usage_expected", "recent_usage")  # readings of the drift meter that are not logged twice
 
 
 class RunLog:
