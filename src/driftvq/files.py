@@ -90,8 +90,8 @@ def _sync(path: Path) -> None:
             os.close(descriptor)
 
 
+# Of a file that is read at once, and of a line: many times what is ever written, and no more than memory holds.
 MAX_BYTES, MAX_LINE_BYTES = 1 << 28, 1 << 24
-"""Of a file that is read at once, and of a line: many times what is ever written, and no more than memory holds."""
 
 
 def read_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:

@@ -27,39 +27,25 @@ from driftvq.records.runs import CONFIG_FILE, METRICS_FILE
 from driftvq.training.settings import read_settings
 
 DEFAULT_SIZE = 64
-FALLING = 0.9
-"""Usage is falling when it is below this share of its highest value."""
-UNEVEN = 0.1
-"""Perplexity below this share of the codes: a few of them do most of the work."""
-DONE = "finished, or none wanted"
-"""What is said of a k-means start that nothing waits for."""
-FEW = "few codes on these images"
-"""The state of a codebook of which nothing but the use by some images is known."""
-RECENT = 100
-"""A code that was not selected in so many of the last training steps counts as dead."""
-NEAR = 0.01
-"""Codes nearer to each other than this share of the codes' spread say nearly the same."""
-MAX_ROWS = 8192
-"""So many codes at most, evenly spaced, are asked for their neighbours."""
+FALLING = 0.9  # usage is falling when it is below this share of its highest value
+UNEVEN = 0.1  # perplexity below this share of the codes: a few of them do most of the work
+DONE = "finished, or none wanted"  # what is said of a k-means start that nothing waits for
+FEW = "few codes on these images"  # the state of a codebook of which nothing but the use by some images is known
+RECENT = 100  # a code that was not selected in so many of the last training steps counts as dead
+NEAR = 0.01  # codes nearer to each other than this share of the codes' spread say nearly the same
+MAX_ROWS = 8192  # so many codes at most, evenly spaced, are asked for their neighbours
 
 
 def inspect_model(
-    model: VQVAE | None,
-    run: Path | None,
-    images: ImageSource | None = None,
-    size: int | None = None,
+    model: VQVAE | None, run: Path | None, images: ImageSource | None = None, size: int | None = None,
     limit: int | None = None,
-) -> dict[str, Any]:
-    """Everything that is known about a model, as plain values.
+) -> dict[str, Any]:  # fmt: skip
+    """Everything that is known about a model, or about a run that has not saved one yet, as plain values.
 
-    Args:
-        model: or None, for a run that has not saved one yet.
-        run: the run's folder, if there is one.
-        images: to measure the use of the codes on, at most ``limit`` of them.
-        size: side of the images, which the bits are given for; by default that of the run, or 64.
+    The use of the codes is measured on ``images``, at most ``limit`` of them; ``size`` is their side, which the bits
+    are given for, by default that of the run, or 64.
     """
-    has_config = run is not None and (run / CONFIG_FILE).is_file()
-    training_config = read_settings(run / CONFIG_FILE) if run is not None and has_config else None
+    training_config = read_settings(run / CONFIG_FILE) if run and (run / CONFIG_FILE).is_file() else None
     size = size or int((training_config or {}).get("size") or DEFAULT_SIZE)
     report: dict[str, Any] = {"model": None, "codebook": None, "use": None}
     if model is not None:
@@ -74,14 +60,9 @@ def inspect_model(
 
 
 def _describe_model(model: VQVAE, size: int) -> dict[str, Any]:
-    """Config, hash, parameters per part and the bits of an image."""
-    facts: dict[str, Any] = {
-        "config": model.config.to_dict(),
-        "hash": model_hash(model),
-        "parameters": count_parameters(model),
-        "downscale": model.downscale,
-        "not_finite": [name for name, value in model.state_dict().items() if not value.isfinite().all()],
-    }
+    facts: dict[str, Any] = {"config": model.config.to_dict(), "hash": model_hash(model)}
+    facts |= {"parameters": count_parameters(model), "downscale": model.downscale}
+    facts["not_finite"] = [name for name, value in model.state_dict().items() if not value.isfinite().all()]
     if model.quantizer is not None:
         indices = math.prod(model.grid_size((size, size))) * max(1, model.quantizer.indices_per_position)
         bits = indices * math.log2(model.quantizer.codebook_size)
@@ -96,22 +77,15 @@ def _measure_use(model: VQVAE, codes: int, batches: Iterable[ImageBatch]) -> dic
         skipped += len(batch.skipped)
         if len(batch.images):
             counter.update(model.encode(to_float(batch.images)))
-    return {
-        "images": counter.images,
-        "skipped": skipped,
-        "indices": counter.indices,
-        "codebook_size": codes,
-        "usage": counter.usage(),
-        "perplexity": counter.perplexity(),
-    }
+    seen = {"images": counter.images, "skipped": skipped, "indices": counter.indices, "codebook_size": codes}
+    return seen | {"usage": counter.usage(), "perplexity": counter.perplexity()}
 
 
 def summarise(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Steps, the last value of everything that was logged and the best of what has a direction."""
     if not records:
         return None
-    last: dict[str, dict[str, float]] = {}
-    best: dict[str, dict[str, float]] = {}
+    last, best = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
     for record in records:
         for name, value in _numbers(record).items():
             last[name] = entry = {"value": value, "step": record["step"]}
@@ -163,9 +137,8 @@ def give_verdict(report: Mapping[str, Any]) -> dict[str, str]:
         reasons.append(f"{_percent(trained)} of the codes were selected {when}")
     if use is not None:
         # The share that as many latents as were looked at select of equally likely codes.
-        possible = expected_usage(
-            use["codebook_size"], use["indices"] // max(1, codebook.get("indices_per_position", 1))
-        )
+        latents = use["indices"] // max(1, codebook.get("indices_per_position", 1))
+        possible = expected_usage(use["codebook_size"], latents)
         if codebook_state(use["usage"], possible) == "alive":  # a code that is selected is not dead, whoever selects it
             state = "alive"
         best = f", where {possible:.0%} could be expected of equally used codes" if possible < 0.95 else ""
@@ -226,13 +199,9 @@ def describe_codebook(model: VQVAE) -> dict[str, Any] | None:
     if quantizer is None:
         return None
     parts = parts_of(quantizer)
-    facts: dict[str, Any] = {
-        "codes": quantizer.codebook_size,
-        "dim": parts[0].codebook_dim,
-        "indices_per_position": max(1, quantizer.indices_per_position),
-        "learned": len(code_tensors(quantizer)) == len(parts),
-        "kmeans_start": None,
-    }
+    facts: dict[str, Any] = {"codes": quantizer.codebook_size, "dim": parts[0].codebook_dim}
+    facts |= {"indices_per_position": max(1, quantizer.indices_per_position)}
+    facts |= {"learned": len(code_tensors(quantizer)) == len(parts), "kmeans_start": None}
     if any(isinstance(part, CodebookQuantizer) for part in parts):
         waiting = pending_starts(quantizer)
         gathering = [f"gathering, {len(start.pending)} of {start.needed} latents" for start in waiting]

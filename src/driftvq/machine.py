@@ -20,53 +20,39 @@ from driftvq.names import check_name, version_of
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PACKAGES = ("driftvq", "torch", "lightning", "numpy", "pillow", "safetensors", "datasets")
 
-UNKNOWN = 4 << 30
-"""What is assumed where the system does not say."""
-
+UNKNOWN = 4 << 30  # what is assumed where the system does not say
+# Limit, use, and the part of the use that is a cache of files, of a container: version 2 and 1 of control groups.
 _GROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Limit, use, and the part of the use that is a cache of files, of a container: version 2 and 1 of control groups."""
 
 
 def available_memory() -> int:
     """Bytes that the machine, the container and the process's own limit all leave."""
-    found = [_of_machine(), *map(_of_group, _GROUPS), _of_process()]
-    return max(0, min([value for value in found if value is not None], default=UNKNOWN))
-
-
-def _of_machine() -> int | None:
+    found: list[int] = []
     with suppress(OSError, ValueError):
-        return _field(Path("/proc/meminfo"), "MemAvailable:") * 1024
-    with suppress(OSError, ValueError, AttributeError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return None
-
-
-def _of_group(files: tuple[str, str, str, str]) -> int | None:
-    folder, limit, used, cached = files
-    with suppress(OSError, ValueError):
-        most, now = (int(Path(folder, name).read_text()) for name in (limit, used))
-        return most - now + _field(Path(folder, "memory.stat"), cached)
-    return None
-
-
-def _of_process() -> int | None:
+        found.append(_field(Path("/proc/meminfo"), "MemAvailable:") * 1024)
+    if not found:
+        with suppress(OSError, ValueError, AttributeError):
+            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    for folder, limit, used, cached in _GROUPS:
+        with suppress(OSError, ValueError):
+            most, now = (int(Path(folder, name).read_text()) for name in (limit, used))
+            found.append(most - now + _field(Path(folder, "memory.stat"), cached))
     with suppress(ImportError, OSError, ValueError):
         import resource
 
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
         if most != resource.RLIM_INFINITY:
-            return most - _field(Path("/proc/self/status"), "VmSize:") * 1024
-    return None
+            found.append(most - _field(Path("/proc/self/status"), "VmSize:") * 1024)
+    return max(0, min(found, default=UNKNOWN))
 
 
 def _field(path: Path, name: str) -> int:
-    for line in path.read_text().splitlines():
-        key, _, value = line.partition(" ") if "\t" not in line else line.partition("\t")
-        if key == name:
-            return int(value.split()[0])
+    for words in map(str.split, path.read_text().splitlines()):
+        if words[:1] == [name]:
+            return int(words[1])
     raise ValueError(f"no {name} in {path}")
 
 
@@ -109,16 +95,12 @@ def environment() -> dict[str, Any]:
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu": _cpu(),
-        "cores": cores(),
+        "python": platform.python_version(), "platform": platform.platform(), "cpu": _cpu(), "cores": cores(),
         "packages": {name: version for name in PACKAGES if (version := version_of(name)) is not None},
         "cuda": torch.version.cuda,
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "threads": torch.get_num_threads(),
-        "git": git_state(Path(__file__).parent),
-    }
+        "threads": torch.get_num_threads(), "git": git_state(Path(__file__).parent),
+    }  # fmt: skip
 
 
 def cores() -> int:

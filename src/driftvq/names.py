@@ -6,16 +6,11 @@ from difflib import SequenceMatcher
 from importlib import import_module, metadata
 from typing import Any
 
-SHOWN = 80
-"""Characters of a wrong value that an error shows."""
+SHOWN = 80  # characters of a wrong value that an error shows
+FEW = 5  # names that an error shows of many
+STARTER = "starter"  # the name of the small tokenizer that comes with the package
 
-FEW = 5
-"""Names that an error shows of many."""
-
-STARTER = "starter"
-"""The name of the small tokenizer that comes with the package."""
-
-ELSEWHERE = {
+ELSEWHERE = {  # what papers and other libraries call our settings
     **dict.fromkeys(("beta", "commitment_cost", "commitment_beta", "commitment"), "commitment_weight"),
     **dict.fromkeys(("n_embed", "n_e", "num_embeddings", "num_codes", "vocab_size"), "codebook_size"),
     **dict.fromkeys(("embed_dim", "embedding_dim", "e_dim", "latent_dim"), "code_dim"),
@@ -25,11 +20,10 @@ ELSEWHERE = {
     **{"lr": "learning_rate", "bs": "batch_size", "num_workers": "workers", "dataset": "data"},
     **{"gpus": "devices", "gpu": "accelerator", "accept_image_fmap": "channel_first"},
 }
-"""What papers and other libraries call our settings."""
 
 
-def check_name(what: str, name: str, known: Iterable[str], listed_by: str | None = None) -> str:
-    """The name, if it is known; else an error that lists the known ones, nearest first.
+def check_name(what: str, name: str, known: Iterable[str], listed_by: str | None = None, file: object = None) -> str:
+    """The name, if it is known; else an error that lists the known ones, nearest first, and the file that has it.
 
     Where they are many and a command lists them, the error names the nearest few and the command.
     """
@@ -37,7 +31,8 @@ def check_name(what: str, name: str, known: Iterable[str], listed_by: str | None
     if name not in names:
         near = nearest_names(name, names)[: None if listed_by is None else FEW]
         rest = "" if listed_by is None else f"; all: {listed_by}"
-        raise ValueError(f"unknown {what} {shortened(name)}; known, nearest first: {', '.join(near) or 'none'}{rest}")
+        what = f"unknown {what}" if file is None else f"{file}: unknown {what}"
+        raise ValueError(f"{what} {shortened(name)}; known, nearest first: {', '.join(near) or 'none'}{rest}")
     return name
 
 

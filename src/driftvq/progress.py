@@ -3,20 +3,18 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from driftvq.names import needed
 
 Item = TypeVar("Item")
 
-QUIET_SECONDS, LOG_SECONDS = 2.0, 30.0
-"""What is done sooner says nothing; how far a log's lines are apart."""
-WIDE = 110
-"""Columns of a terminal that has room for everything."""
+QUIET_SECONDS, LOG_SECONDS = 2.0, 30.0  # what is done sooner says nothing; how far a log's lines are apart
+WIDE = 110  # columns of a terminal that has room for everything
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """A count, its speed, the time left, and whatever else is to be told.
 
     >>> with Progress("encoding", 2000) as progress:
@@ -27,14 +25,9 @@ class Progress:
     """
 
     def __init__(
-        self,
-        what: str,
-        total: int | None,
-        unit: str = "images",
-        *,
-        visible: bool = True,
+        self, what: str, total: int | None, unit: str = "images", *, visible: bool = True,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.what, self.total, self.unit, self.done = what, total, unit, 0
         self._visible, self._clock, self._bar = visible, clock, None
         self._start: tuple[float, int] | None = None
@@ -44,11 +37,9 @@ class Progress:
 
     @property
     def wide(self) -> bool:
-        """Whether there is room for everything."""
         return self._bar is None or self._bar.console.width >= WIDE
 
     def add(self, count: int) -> None:
-        """So many more are done."""
         self.show(self.done + count)
 
     def show(self, done: int, text: str = "", last: bool = False) -> None:
@@ -74,10 +65,7 @@ class Progress:
             self._bar.stop()
             self._bar = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

@@ -14,7 +14,7 @@ from driftvq import __version__
 from driftvq.cli.arguments import Parser, say
 from driftvq.names import check_name, install_command
 
-COMMANDS = {
+COMMANDS = {  # every subcommand and what it is for; the module of the same name does it
     "train": "train a tokenizer on your images, or on embedded photographs",
     "evaluate": "measure a model: rFID, KID, LPIPS, SSIM, PSNR, usage",
     "encode": "turn images into tokens",
@@ -28,7 +28,6 @@ COMMANDS = {
     "reproduce": "a table or figure of the paper by one command",
     "toys": "why codes die and what keeps them alive: the paper's toy demos",
 }
-"""Every subcommand and what it is for; the module of the same name does it."""
 
 EXAMPLES = """examples:
   driftvq train                                       a first result on embedded photographs, in minutes
@@ -44,8 +43,7 @@ Each command has its own --help.
 
 def make_parser(commands: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the command line, with the arguments of the given commands."""
-    about = "Vector quantization that survives a moving encoder."
-    parser = Parser(prog="driftvq", description=about, epilog=EXAMPLES)
+    parser = Parser(prog="driftvq", description="Vector quantization that survives a moving encoder.", epilog=EXAMPLES)
     parser.add_argument("--version", action="version", version=f"driftvq {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, purpose in COMMANDS.items():
@@ -62,14 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; a wrong value is one line on stderr and exit code 2."""
     as_program = argv is None
     argv = sys.argv[1:] if argv is None else argv
-    if argv and not argv[0].startswith("-"):
-        try:
-            check_name("command", argv[0], COMMANDS)
-        except ValueError as error:
-            say(f"driftvq: error: {error}")
-            return 2
     name = f"driftvq {argv[0]}" if argv and argv[0] in COMMANDS else "driftvq"
     try:
+        if argv and not argv[0].startswith("-"):
+            check_name("command", argv[0], COMMANDS)
         parser = make_parser(argv[:1])  # imports the command's module, which takes a moment
         args = parser.parse_args(argv)
         if args.command is None:

@@ -9,21 +9,16 @@ from typing import Any, NoReturn
 from driftvq.names import ELSEWHERE, nearest_names, shortened, shortened_text
 from driftvq.records.runs import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL
 
-LIKE = 0.6
-"""How alike a known flag must be to be proposed."""
-OPTIONS = "--quantizer-options"
-"""The flag of what only some quantizers have."""
-EMBEDDED = "embedded"
-"""The name of the photographs that come with the packages."""
+LIKE = 0.6  # how alike a known flag must be to be proposed
+OPTIONS = "--quantizer-options"  # the flag of what only some quantizers have
+EMBEDDED = "embedded"  # the name of the photographs that come with the packages
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers for its own unknown flags, with its usage and the nearest flag that it knows.
-
-    Flags are written out: else ``--beta`` would be taken for ``--betas``.
-    """
+    """A parser that answers for its own unknown flags, with its usage and the nearest flag that it knows."""
 
     def __init__(self, **options: Any) -> None:
+        # Flags are written out: else ``--beta`` would be taken for ``--betas``.
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
         self._words: list[str] = []
 
@@ -70,8 +65,7 @@ def whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-Argument = Callable[[argparse.ArgumentParser], object]
-"""Adds itself to the parser of a command."""
+Argument = Callable[[argparse.ArgumentParser], object]  # adds itself to the parser of a command
 
 
 def arg(*names: str, **options: Any) -> Argument:
@@ -85,22 +79,16 @@ def number(name: str, text: str, least: int = 1, **options: Any) -> Argument:
 
 
 WHOSE = arg("model", metavar="MODEL", help="a run's folder, a saved model's, user/name on the hub, or starter")
-"""The model that a command works with."""
-DEVICE = (
+DEVICE = (  # where the model runs, and the limit that keeps a huge image from taking all memory
     arg("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps (default: auto)"),
     number("--max-pixels", "leave out images with more pixels (default: as many as the free memory allows)"),
 )
-"""Where the model runs, and the limit that keeps a huge image from taking all memory."""
-RUNNING = (
+RUNNING = (  # how images reach the model, and where and in which batches it runs
     number("--size", "side of the centre square (default: each image as it is)"),
-    number(
-        "--batch-size",
-        "images of equal size per call of the model (default: 1 on a CPU, where an image's tokens then do not depend "
-        "on its neighbours in the last bit; 16 on a GPU)",
-    ),
+    number("--batch-size", "images of equal size per call of the model (default: 1 on a CPU, where an image's tokens "
+           "then do not depend on its neighbours in the last bit; 16 on a GPU)"),
     *DEVICE,
-)
-"""How images reach the model, and where and in which batches it runs."""
+)  # fmt: skip
 
 
 def folder_to_resume(named: str, out: str | Path | None, what: str, metavar: str) -> Path:

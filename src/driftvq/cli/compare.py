@@ -3,11 +3,13 @@
 import argparse
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from driftvq.cli.arguments import arg, folder_to_resume, number, say
 from driftvq.experiments.design import DEFAULT_SCALE, FLAGS, SCALES, Request
 from driftvq.names import check_name
+from driftvq.training.config import SOURCES
 
 EXAMPLES = """examples:
   driftvq compare                                          embedded photographs
@@ -22,8 +24,8 @@ Results are in the folder: report.html, results.json, results.csv, and one folde
 """
 FORMATS = ("markdown", "csv", "json", "latex")
 FAILED = 1
-ARGUMENTS = (
-    arg("--data", metavar="SPEC", help="a folder of images, a list file (.txt), .tar shards or hf:NAME"),
+ARGUMENTS = (  # of every comparison; what is not given is the recipe's or the scale's
+    arg("--data", metavar="SPEC", help=SOURCES),
     arg("--val-data", metavar="SPEC", help="images to evaluate on (default: held out from --data)"),
     arg("--methods", nargs="+", metavar="NAME", help="see driftvq reproduce --list; all: every one but variants"),
     number("--seeds", "seeds 0 to N-1 (default: the recipe's, or 1)"),
@@ -41,12 +43,6 @@ ARGUMENTS = (
     arg("--dry-run", action="store_true", help="list the cells and estimate the time, do nothing"),
     arg("--format", default="markdown", metavar="NAME", help=f"of the table: {', '.join(FORMATS)} (default: markdown)"),
 )
-"""Of every comparison; what is not given is the recipe's or the scale's."""
-
-
-def run(args: argparse.Namespace) -> None:
-    """Compare."""
-    run_recipe(args, "compare")
 
 
 def run_recipe(args: argparse.Namespace, recipe: str | None) -> None:
@@ -96,3 +92,6 @@ def _request(args: argparse.Namespace, recipe: str | None) -> tuple[Request, Pat
     if recipe is not None and (args.resume is None or recipe != "compare"):
         given["recipe"] = recipe
     return replace(Request() if args.resume is None else stored_request(out), **given), out
+
+
+run = partial(run_recipe, recipe="compare")

@@ -32,13 +32,12 @@ def run(args: argparse.Namespace) -> None:
     room = find_room(model, max_pixels=args.max_pixels)
     with Progress("decoding", len(tokens)) as progress:
         renamed = decode_tokens(model, tokens, args.out, room=room, progress=progress.add)
-    skipped = 0
-    if (args.out / SKIPPED).is_file():
-        skipped = (args.out / SKIPPED).read_text(encoding="utf-8").count("\n")
+    listed = args.out / SKIPPED
+    skipped = listed.read_text(encoding="utf-8").count("\n") if listed.is_file() else 0
     written = len(tokens) - skipped
     say(f"wrote {written:,} image{'s' * (written != 1)} to {args.out}")
     if skipped:
-        say(f"left out {skipped:,} of {len(tokens):,} images, listed in {args.out / SKIPPED}")
+        say(f"left out {skipped:,} of {len(tokens):,} images, listed in {listed}")
     if renamed:
         which = "one image could not have its" if renamed == 1 else f"{renamed:,} images could not have their"
         say(f"{which} own name, listed in {args.out / RENAMED}")

@@ -41,20 +41,10 @@ def run(args: argparse.Namespace) -> None:
     model, device, batch_size = load_model(args.model, args.device, args.batch_size)
     try:
         with Progress("encoding", len(source)) as progress:
-            tokens = encode_source(
-                model,
-                source,
-                args.out,
-                size=args.size,
-                batch_size=batch_size,
-                workers=args.workers,
-                strict=args.strict,
-                settings={"images": args.images, "device": device.type},
-                overwrite=args.overwrite,
-                resume=args.resume,
-                room=find_room(model, args.workers, max_pixels=args.max_pixels),
-                progress=progress.add,
-            )
+            room = find_room(model, args.workers, max_pixels=args.max_pixels)
+            options = {name: getattr(args, name) for name in ("size", "workers", "strict", "overwrite", "resume")}
+            options |= {"batch_size": batch_size, "settings": {"images": args.images, "device": device.type}}
+            tokens = encode_source(model, source, args.out, room=room, progress=progress.add, **options)
     except (KeyboardInterrupt, ValueError, OSError):
         if partial_folder(args.out).is_dir():
             say(f"what is done is kept in {partial_folder(args.out)}; the same command with --resume goes on")

@@ -25,27 +25,17 @@ The result of a run is also written to its evaluation.json.
 """
 ARGUMENTS = (
     WHOSE,
-    arg(
-        "--data",
-        metavar="SPEC",
+    arg("--data", metavar="SPEC",
         help=f"a folder, a list, shards, hf:NAME, or '{EMBEDDED}' for the photographs that come with the packages "
-        "(default: the run's data, else embedded)",
-    ),
-    arg(
-        "--split",
-        metavar="NAME",
+        "(default: the run's data, else embedded)"),
+    arg("--split", metavar="NAME",
         help="train, val or all (default: val of the run's own or embedded data or where there are train and val "
-        "folders, else all)",
-    ),
+        "folders, else all)"),
     number("--size", "side of the images (default: the run's, else each image's own)"),
     number("--limit", "images at most, evenly spaced (default: all)"),
-    arg(
-        "--metrics",
-        nargs="+",
-        metavar="NAME",
+    arg("--metrics", nargs="+", metavar="NAME",
         help=f"{', '.join(name for name in MEASURED if name != 'kid_std')} (default: all but lpips_vgg, which takes "
-        "long)",
-    ),
+        "long)"),
     arg("--weights", type=Path, metavar="DIR", help="look here first for the weights of the metrics"),
     arg("--no-cache", action="store_true", help="neither read nor keep features of the real images"),
     number("--batch-size", "(default: 16)", default=16),
@@ -54,7 +44,7 @@ ARGUMENTS = (
     arg("--strict", action="store_true", help="an unreadable image is an error, not skipped"),
     arg("--json", action="store_true", help="print JSON instead of a table"),
     arg("--out", type=Path, metavar="FILE", help="write the JSON here, not into the run's folder"),
-)
+)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
@@ -67,8 +57,7 @@ def run(args: argparse.Namespace) -> None:
     for name in args.metrics or ():
         check_name("metric", name, MEASURED)
     folder = find_run(args.model)
-    has_config = folder is not None and (folder / CONFIG_FILE).is_file()
-    config = make_config(read_settings(folder / CONFIG_FILE)) if folder is not None and has_config else None
+    config = make_config(read_settings(folder / CONFIG_FILE)) if folder and (folder / CONFIG_FILE).is_file() else None
     out = args.out or (folder / EVALUATION_FILE if folder is not None else None)
     if args.out is not None and (args.out.is_dir() or not args.out.parent.is_dir()):
         raise ValueError(f"--out must be a file in an existing folder, got {str(args.out)!r}")
@@ -93,6 +82,7 @@ def run(args: argparse.Namespace) -> None:
 def choose_images(data: str | None, split: str | None, config: "TrainConfig | None") -> tuple[str | None, str]:
     """Which images (None: embedded) and split: what the user names is measured whole, unless a part was trained on."""
     from driftvq.data.folder import split_folder
+    from driftvq.data.sources import same_data
 
     if data is None and config is not None:
         if config.val_data is not None:
@@ -101,10 +91,7 @@ def choose_images(data: str | None, split: str | None, config: "TrainConfig | No
     if data is None or data == EMBEDDED:
         return None, split or "val"
     own = None if config is None or config.val_data is not None else config.data  # what the run has split
-    path = Path(data).expanduser()
-    trained_on = own is not None and (
-        data == own or (path.exists() and Path(own).expanduser().exists() and path.samefile(Path(own).expanduser()))
-    )
+    path, trained_on = Path(data).expanduser(), own is not None and same_data(data, own)
     has_splits = path.is_dir() and split_folder(path, "val")[1] == "all"
     return data, split or ("val" if trained_on or has_splits else "all")
 
@@ -119,24 +106,18 @@ def measure(args: argparse.Namespace, source: "ImageSource", size: int | None) -
 
     model, device, _ = load_model(args.model, args.device)
     skipped: list[tuple[str, str]] = []
-    options: dict[str, Any] = {"limit": args.limit, "workers": args.workers, "strict": args.strict}
+    options = {name: getattr(args, name) for name in ("limit", "workers", "strict", "batch_size")}
     room = find_room(model, args.workers, metric_bytes(args.metrics or ()), args.max_pixels)
-    options |= {"max_pixels": room.image, "batch_pixels": room.at_once}
+    options |= {"size": size, "max_pixels": room.image, "batch_pixels": room.at_once}
     total = len(source) if args.limit is None else min(args.limit, len(source))
-    with (
-        eval_batches(source, size=size, batch_size=args.batch_size, **options) as batches,
-        Progress("evaluating", total) as progress,
-    ):
+    with eval_batches(source, **options) as batches, Progress("evaluating", total) as progress:
         progress.add(0)
         evaluation = evaluate(
             model_pairs(model, batches, device, lambda name, reason: skipped.append((name, reason)), room),
             codebook_size=None if model.quantizer is None else model.quantizer.codebook_size,
-            metrics=args.metrics,
-            weights=args.weights,
-            cache=None if args.no_cache else DEFAULT_CACHE,
-            device=device,
-            progress=progress.add,
-        )
+            metrics=args.metrics, weights=args.weights, cache=None if args.no_cache else DEFAULT_CACHE,
+            device=device, progress=progress.add,
+        )  # fmt: skip
     if skipped:
         name, reason = skipped[0]
         evaluation.notes["skipped"] = f"{len(skipped):,} unreadable images, the first: {name}: {reason}"

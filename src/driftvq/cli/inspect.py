@@ -18,16 +18,13 @@ EXAMPLES = """examples:
 """
 ARGUMENTS = (
     WHOSE,
-    arg(
-        "--data",
-        metavar="SPEC",
+    arg("--data", metavar="SPEC",
         help="measure the use of the codes on these images: a folder, a list, shards, hf:NAME, or "
-        f"'{EMBEDDED}' for the photographs that come with the packages",
-    ),
+        f"'{EMBEDDED}' for the photographs that come with the packages"),
     number("--size", "side of the images in pixels (default: the run's, or 64)"),
     number("--limit", "images at most (default: 1000)", default=1000),
     arg("--json", action="store_true", help="print one JSON object instead of text"),
-)
+)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
@@ -51,14 +48,12 @@ def run(args: argparse.Namespace) -> None:
         sys.stdout.write(to_text(report))
 
 
-WIDTH = 80
+WIDTH, CHART = 80, 24  # columns
 BARS = "▁▂▃▄▅▆▇█"
-CHART = 24
-SHARES = {
+SHARES = (  # values whose highest bar is 1; that of the others is the highest value
     *("affine_share", "cells_changed", "cells_changed_by_latents"),
     *("follow_selected", "follow_unselected", "recent_usage"),
-}
-"""Values whose highest bar is 1; that of the others is the highest value."""
+)
 
 
 def sparkline(values: Sequence[float], top: float | None = None, width: int = CHART) -> str:
@@ -83,12 +78,9 @@ def to_text(report: Mapping[str, Any]) -> str:
 
 def _section(title: str, rows: Mapping[str, str | None]) -> str:
     """A title over rows of a name and a text; those without a text are left out."""
-    written = [
-        textwrap.fill(text, WIDTH, initial_indent=f"  {name:<20}", subsequent_indent=" " * 22)
-        for name, text in rows.items()
-        if text
-    ]
-    return "\n".join([title, *written])
+    named = [(f"  {name:<20}", text) for name, text in rows.items() if text]
+    filled = [textwrap.fill(text, WIDTH, initial_indent=name, subsequent_indent=" " * 22) for name, text in named]
+    return "\n".join([title, *filled])
 
 
 def _model(model: Mapping[str, Any]) -> str:
@@ -98,28 +90,23 @@ def _model(model: Mapping[str, Any]) -> str:
     rows["parameters"] = f"{counts['total']:,}"
     rows |= {f"  {name}": f"{counts[name]:,}" for name in ("encoder", "quantizer", "codes", "decoder") if counts[name]}
     if tokens is not None:
-        rows["tokens"] = (
-            f"{tokens['indices']:,} for {tokens['size']}×{tokens['size']} pixels, one position per "
-            f"{model['downscale']}×{model['downscale']}: {tokens['bits_per_image']:,.0f} bits, "
-            f"{tokens['bits_per_pixel']:.3g} per pixel"
-        )
+        size, stride = (f"{side}×{side}" for side in (tokens["size"], model["downscale"]))
+        bits = f"{tokens['bits_per_image']:,.0f} bits, {tokens['bits_per_pixel']:.3g} per pixel"
+        rows["tokens"] = f"{tokens['indices']:,} for {size} pixels, one position per {stride}: {bits}"
     return _section("Model", {**rows, "hash": model["hash"][:16]})
 
 
 def _codebook(codebook: Mapping[str, Any]) -> str:
     places, age, steps = codebook["indices_per_position"], codebook["age"], codebook["training_steps"]
     several = f", {places} codebooks" if places > 1 else ""
-    rows = {
-        "size": f"{codebook['codes']:,} codes of {codebook['dim']} dimensions{several}",
-        "codes": None if codebook["learned"] else "a fixed grid; nothing to learn",
-        "length of codes": _range(codebook.get("norm")),
-        "to nearest other": _range(codebook.get("neighbour_distance")),
-        "repeated": f"{codebook['repeated_codes']:,} equal to another code, {codebook['near_repeats']:,} within 1 % of "
-        "the spread of one"
-        if "neighbour_distance" in codebook
-        else None,
-        "k-means start": codebook["kmeans_start"],
-    }
+    rows: dict[str, str | None] = {"size": f"{codebook['codes']:,} codes of {codebook['dim']} dimensions{several}"}
+    rows["codes"] = None if codebook["learned"] else "a fixed grid; nothing to learn"
+    rows["length of codes"] = _range(codebook.get("norm"))
+    rows["to nearest other"] = _range(codebook.get("neighbour_distance"))
+    if "neighbour_distance" in codebook:
+        near = f"{codebook['near_repeats']:,} within 1 % of the spread of one"
+        rows["repeated"] = f"{codebook['repeated_codes']:,} equal to another code, {near}"
+    rows["k-means start"] = codebook["kmeans_start"]
     if age is None:
         rows["age"] = "unknown: this codebook has seen no training step"
     else:

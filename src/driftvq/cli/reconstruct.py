@@ -11,8 +11,7 @@ from driftvq.cli.arguments import RUNNING, arg, find_run, say
 from driftvq.names import STARTER
 from driftvq.records.runs import WEIGHTS_FILE
 
-GAP = 4
-"""White pixels between an original and its reconstruction."""
+GAP = 4  # white pixels between an original and its reconstruction
 
 EXAMPLES = """examples:
   driftvq reconstruct photo.jpg                        by the small tokenizer that comes with driftvq
@@ -22,17 +21,13 @@ EXAMPLES = """examples:
 Nothing is overwritten.
 """
 ARGUMENTS = (
-    arg(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help=f"a run, a saved model's folder or a hub id (default: {STARTER}, which comes with driftvq)",
-    ),
+    arg("model", nargs="?", metavar="MODEL",
+        help=f"a run, a saved model's folder or a hub id (default: {STARTER}, which comes with driftvq)"),
     arg("images", type=Path, nargs="+", metavar="IMAGE", help="image files"),
     arg("-o", "--out", type=Path, metavar="OUT", help="folder, or a .png file for one image (default: current folder)"),
     arg("--alone", action="store_true", help="without the original at the left"),
     *RUNNING,
-)
+)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
@@ -55,8 +50,7 @@ def run(args: argparse.Namespace) -> None:
     model, _, batch_size = load_model(args.model, args.device, args.batch_size)
     room = find_room(model, max_pixels=args.max_pixels)
     limits: dict[str, Any] = {"max_pixels": room.image, "batch_pixels": room.at_once}
-    ratios: list[float] = []
-    bad: list[str] = []
+    ratios, bad = list[float](), list[str]()
     with eval_batches(images, size=args.size, batch_size=batch_size, **limits) as batches:
         for batch in reconstructions(model, batches, room):
             for name, reason in batch.skipped:

@@ -15,14 +15,10 @@ The page is one file that opens from disk without a network.
 """
 ARGUMENTS = (
     arg("folders", nargs="+", type=Path, metavar="FOLDER", help="of a comparison or a run; several: side by side"),
-    arg(
-        *("-o", "--out"),
-        type=Path,
-        metavar="FILE",
-        help="the page (default: report.html in the folder; for several folders, in the current one)",
-    ),
+    arg("-o", "--out", type=Path, metavar="FILE",
+        help="the page (default: report.html in the folder; for several folders, in the current one)"),
     arg("--format", metavar="NAME", help="print the table instead: markdown, csv, json or latex"),
-)
+)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:

@@ -14,8 +14,7 @@ EXAMPLES = """examples:
   driftvq reproduce table-3 --data hf:korexyz/celeba-hq-256x256 --scale paper
   driftvq reproduce collapse-grid --data faces/            which codebooks live
 """
-TABLES = {"table-2": "table-3d", "table-3": "table-64d", "table-4": "table-best"}
-"""The paper's numbers of its tables, and the recipes."""
+TABLES = {"table-2": "table-3d", "table-3": "table-64d", "table-4": "table-best"}  # the paper's numbers, the recipes
 ARGUMENTS = (
     arg("recipe", nargs="?", metavar="RECIPE", help="see --list; also table-2, table-3, table-4"),
     arg("--list", action="store_true", help="print the recipes, methods and scales, and stop"),
@@ -52,8 +51,6 @@ def listing() -> str:
         settings = {**scale.settings, **scale.overrides}
         length = f"{settings['steps']} steps" if settings.get("steps") else f"{settings['epochs']:g} epochs"
         images = "all held-out images" if scale.evaluation is None else f"{scale.evaluation} images"
-        lines.append(
-            f"  {scale.name:<26} {settings['network']} network, {settings['size']} px, {length}, batches of "
-            f"{settings['batch_size']}, evaluated on {images}"
-        )
+        made = f"{settings['network']} network, {settings['size']} px, {length}, batches of {settings['batch_size']}"
+        lines.append(f"  {scale.name:<26} {made}, evaluated on {images}")
     return "\n".join(lines) + "\n"

@@ -14,19 +14,15 @@ EXAMPLES = """examples:
 """
 ARGUMENTS = (
     arg("--demo", nargs="+", metavar="NAME", help="translation, expansion, shrinking, split (default: all)"),
-    arg(
-        "--method",
-        nargs="+",
-        metavar="NAME",
+    arg("--method", nargs="+", metavar="NAME",
         help="vanilla, ns_vq, ns_vq_toy, trans_vq, trans_vq_toy (default: these; _toy: the paper's rule), or any "
-        "other quantizer of the library with its defaults, e.g. ema_vq, sim_vq",
-    ),
+        "other quantizer of the library with its defaults, e.g. ema_vq, sim_vq"),
     number("--seed", "of the figures (default: 0)", 0, default=0),
     arg("--out", type=Path, default=Path("toys"), metavar="DIR", help="for figures (default: toys)"),
     arg("--table", action="store_true", help="print the table instead of drawing"),
     number("--seeds", "seeds of the table (default: 5)", default=5),
     arg("--play", type=Path, metavar="FILE", help="write the playground, one HTML file, and stop"),
-)
+)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:

@@ -23,15 +23,10 @@ A config file holds the same settings: `codebook_size: 1024`. Every run saves it
 """
 ARGUMENTS = (
     arg("--config", type=Path, metavar="FILE", help="YAML file of settings; flags win over it"),
-    arg(
-        "--resume",
-        nargs="?",
-        const="",
-        metavar="RUN",
-        help="continue this run, or the one of --out, from its newest checkpoint",
-    ),
+    arg("--resume", nargs="?", const="", metavar="RUN",
+        help="continue this run, or the one of --out, from its newest checkpoint"),
     add_flags,
-)
+)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
@@ -49,11 +44,7 @@ def run(args: argparse.Namespace) -> None:
     from driftvq.training.fabric import is_first_process
     from driftvq.training.run import train
 
-    def tell(line: str) -> None:
-        """Say it once, not in each of the processes that train together."""
-        if is_first_process():
-            say(line)
-
+    tell = say if is_first_process() else lambda line: None  # not in each of the processes that train together
     try:
         with stopping.ending_at_once():
             result = train(config, resume=resume, say=say)
@@ -82,11 +73,7 @@ def _report(result: "TrainResult") -> None:
 
 
 def _values(values: dict[str, float]) -> str:
-    texts = {
-        "psnr": "PSNR {:.2f} dB",
-        "ssim": "SSIM {:.3f}",
-        "usage": "{:.1%} of the codes selected by these images",
-        "perplexity": "perplexity {:.0f}",
-    }
+    texts = {"psnr": "PSNR {:.2f} dB", "ssim": "SSIM {:.3f}", "usage": "{:.1%} of the codes selected by these images"}
+    texts["perplexity"] = "perplexity {:.0f}"
     shown = [text.format(values[f"val/{name}"]) for name, text in texts.items() if f"val/{name}" in values]
     return "validation " + ", ".join(shown) if shown else "no validation"

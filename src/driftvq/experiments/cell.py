@@ -16,15 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from driftvq.data import to_float
 from driftvq.experiments import measuring
 from driftvq.experiments.measuring import BATCH, UsageProbe, batches_of
 from driftvq.files import read_records
 from driftvq.machine import pick_accelerator
-from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, quantize_afterwards
-from driftvq.models.running import model_pairs
 from driftvq.models.vqvae import count_parameters
 from driftvq.records import runs
 from driftvq.records.codec import write_record
@@ -38,13 +37,10 @@ from driftvq.training.settings import make_config
 from driftvq.training.stopping import InterruptedTrainingError
 
 INTERRUPTED = 130
+# Set by the engine: its process, without which a cell stops, and the cell's share of threads.
 ENGINE, THREADS = "DRIFTVQ_ENGINE", "DRIFTVQ_THREADS"
-"""Set by the engine: its process, without which a cell stops, and the cell's share of threads."""
-
-KEPT = (runs.CONFIG_FILE, runs.ENVIRONMENT_FILE, METRICS_FILE, runs.SKIPPED_FILE)
-"""What stays of a finished training."""
-UNFINISHED = "unfinished"
-"""Among a cell's seconds: those of a training that was interrupted."""
+KEPT = (runs.CONFIG_FILE, runs.ENVIRONMENT_FILE, METRICS_FILE, runs.SKIPPED_FILE)  # what stays of a finished training
+UNFINISHED = "unfinished"  # among a cell's seconds: those of a training that was interrupted
 
 
 def run_cell(folder: Path) -> Status:
@@ -106,11 +102,12 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
     probe = Probe(cell.task.probes, UsageProbe(config).read) if cell.task.probes else None
     before = cell.seconds.get(UNFINISHED, 0.0) if resume else 0.0
     say = partial(print, file=sys.stderr, flush=True)
-    started = time.perf_counter()
+    started, times = time.perf_counter(), list[float]()  # when each step of any optimizer ended
+    timing = register_optimizer_step_post_hook(lambda *arguments: times.append(time.perf_counter()))
     try:
-        with measuring.step_times() as times:
-            result = train(replace(config, out=str(run)), resume=resume, say=say, probe=probe)
+        result = train(replace(config, out=str(run)), resume=resume, say=say, probe=probe)
     finally:
+        timing.remove()
         seconds = before + time.perf_counter() - started
         for name in KEPT:
             if (run / name).is_file():
@@ -123,10 +120,8 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
 
 def _log_validation(cell: Cell, config: TrainConfig, model: VQVAE, step: int) -> None:
     """What a codebook made afterwards is worth on the images that the others are validated on: all its log says."""
-    assert model.quantizer is not None
-    with batches_of(config, "val", config.val_images or None, config.batch_size) as batches:
-        pairs = model_pairs(model, batches, next(model.parameters()).device)
-        found = evaluate(pairs, codebook_size=model.quantizer.codebook_size, metrics=("psnr", "usage", "perplexity"))
+    metrics = ("psnr", "usage", "perplexity")
+    found = measuring.measure(model, config, config.val_images or None, metrics, config.batch_size)
     (cell.folder / METRICS_FILE).unlink(missing_ok=True)  # of the network without codes
     append_record(cell.folder / METRICS_FILE, step, {f"val/{name}": value for name, value in found.values.items()})
 
@@ -152,7 +147,7 @@ def measure_model(cell: Cell, model: VQVAE) -> Cell:
     """Measure a trained model, and with that end the cell."""
     started = time.perf_counter()
     config = make_config(cell.config)
-    evaluation = measuring.measure(cell, config, model)
+    evaluation = measuring.measure(model, config, cell.task.images, cell.task.metrics)
     values = {name: value for name, value in evaluation.to_dict()["values"].items() if value is not None}
     if "usage" in values:
         values["selected"] = values.pop("usage")
@@ -162,35 +157,25 @@ def measure_model(cell: Cell, model: VQVAE) -> Cell:
     if probe.counts is not None:
         write_record(cell.folder / CODES_FILE, measuring.describe_codes(model, probe.counts, originals))
     return update_cell(
-        cell.folder,
-        status="done",
-        values={**values, **cell.values},
-        n=evaluation.n,
-        usage_over=probe.over or None,
-        usage_latents=probe.latents or None,
+        cell.folder, status="done", values={**values, **cell.values}, n=evaluation.n,
+        usage_over=probe.over or None, usage_latents=probe.latents or None,
         missing=tuple(f"{name}: {reason}" for name, reason in evaluation.missing.items()),
-        codebook_size=None if model.quantizer is None else model.quantizer.codebook_size,
-        code_dim=config.code_dim,
+        codebook_size=None if model.quantizer is None else model.quantizer.codebook_size, code_dim=config.code_dim,
         seconds={**cell.seconds, "evaluate": time.perf_counter() - started},
-    )
+    )  # fmt: skip
 
 
-def _stop_without_engine() -> None:
+def _stop_without(engine: int) -> None:
     """A cell whose engine is gone saves a checkpoint and ends, instead of running on unseen."""
-    engine = os.environ.get(ENGINE)
-
-    def watch() -> None:
-        while os.getppid() == int(engine or 0):
-            time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    if engine is not None:
-        threading.Thread(target=watch, daemon=True).start()
+    while os.getppid() == engine:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(folder: str) -> int:
     """Run a cell in this process."""
-    _stop_without_engine()
+    if ENGINE in os.environ:
+        threading.Thread(target=_stop_without, args=(int(os.environ[ENGINE]),), daemon=True).start()
     if THREADS in os.environ:
         torch.set_num_threads(int(os.environ[THREADS]))
     return {"done": 0, "waiting": INTERRUPTED}.get(run_cell(Path(folder)), 1)

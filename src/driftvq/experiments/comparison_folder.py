@@ -1,5 +1,6 @@
 """The folder of a comparison: begun, or found again."""
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,7 @@ from driftvq.records import comparisons as records
 from driftvq.records.codec import decode, encode, read_record, write_record
 from driftvq.records.comparisons import CELL_FILE, CELLS, COMPARISON_FILE, ORIGINALS, Comparison
 
-STRIP = 8
-"""Images whose reconstructions are shown."""
+STRIP = 8  # images whose reconstructions are shown
 PER_CELL = ("quantizer", "quantizer_options", "seed", "out")
 
 
@@ -34,10 +34,8 @@ def find_folder(request: Request, out: Path | None, resume: bool) -> Path:
     old, new = vars(stored_request(out)), vars(request)
     changes = [f"{name}: {old[name]!r} → {new[name]!r}" for name in new if old[name] != new[name]]
     if changes:
-        raise ValueError(
-            f"{out} holds another comparison; choose another --out, or ask for the same; "
-            f"these differ: {'; '.join(changes)}"
-        )
+        differ = f"choose another --out, or ask for the same; these differ: {'; '.join(changes)}"
+        raise ValueError(f"{out} holds another comparison; {differ}")
     if not resume:
         raise ValueError(f"{out} already holds this comparison; to continue it add --resume, or choose another --out")
     return out
@@ -72,14 +70,8 @@ def cell_record(folder: Path, cell: CellPlan, plan: Plan) -> records.Cell:
     """The first contents of ``cell.json``."""
     steps = (step + cell.config.warm_up for step in plan.recipe.probes)
     probes = tuple(step for step in steps if step < (cell.config.steps or 0))
-    task = records.Task(
-        images=plan.evaluation,
-        metrics=plan.metrics,
-        after=cell.after,
-        afterwards=cell.method.afterwards is not None,
-        kmeans_images=plan.scale.kmeans_images,
-        probes=probes,
-    )
+    afterwards = cell.method.afterwards is not None
+    task = records.Task(plan.evaluation, plan.metrics, cell.after, afterwards, plan.scale.kmeans_images, probes)
     config = {name: value for name, value in cell.config.to_dict().items() if name != "out"}
     return records.Cell(folder, cell.method.name, cell.point, cell.seed, "waiting", config=config, task=task)
 
@@ -91,38 +83,25 @@ def comparison_record(folder: Path, plan: Plan) -> Comparison:
     methods, points = list(plan.methods), [None, *(plan.sweep.values if plan.sweep else ())]
     order = sorted(plan.cells, key=lambda cell: (methods.index(cell.method), points.index(cell.point), cell.seed))
     return Comparison(
-        folder=folder,
-        name=plan.request.name or folder.name,
-        recipe=recipe.name,
-        title=recipe.title,
-        scale=plan.scale.name,
-        question=recipe.question,
-        command=plan.request.command(),
+        folder=folder, name=plan.request.name or folder.name, recipe=recipe.name, title=recipe.title,
+        scale=plan.scale.name, question=recipe.question, command=plan.request.command(),
         created=datetime.now().astimezone().isoformat(timespec="seconds"),
-        seeds=plan.seeds,
-        metrics=plan.metrics,
-        sweep=plan.sweep,
+        seeds=plan.seeds, metrics=plan.metrics, sweep=plan.sweep,
         methods=tuple(records.Method(method.name, method.label, method.group) for method in methods),
         places=tuple(records.Place(cell.method.name, cell.point, cell.seed) for cell in order),
         environment=_environment(),
         data={"source": plan.data, "train": plan.train, "evaluation": plan.evaluation, "size": plan.base.size},
         config={name: value for name, value in configs[0].items() if name in shared and name not in PER_CELL},
-        paper=_published(plan),
-        notes=tuple(_notes(plan)),
-        request=encode(plan.request),
-    )
+        paper=_published(plan), notes=tuple(_notes(plan)), request=encode(plan.request),
+    )  # fmt: skip
 
 
 def _environment() -> dict[str, Any]:
     """What of the environment a reader of the results asks for, on one level."""
     found = environment()
-    git, packages = found["git"], found["packages"]
-    facts = {
-        **{name: packages.get(name) for name in ("driftvq", "torch")},
-        **{name: found[name] for name in ("python", "platform", "cpu")},
-        "gpu": ", ".join(found["devices"]) or None,
-        "cores": found["cores"],
-    }
+    git, facts = found["git"], {name: found["packages"].get(name) for name in ("driftvq", "torch")}
+    facts |= {name: found[name] for name in ("python", "platform", "cpu")}
+    facts |= {"gpu": ", ".join(found["devices"]) or None, "cores": found["cores"]}
     commit = None if git is None else git["commit"] + (" with changes" if git["changed"] else "")
     return {name: value for name, value in facts.items() if value is not None} | {"git": commit}
 
@@ -140,16 +119,10 @@ def write_originals(folder: Path, plan: Plan) -> None:
 
 
 def _published(plan: Plan) -> records.Paper | None:
-    published = plan.recipe.published
-    if published is None:
+    paper, labels = plan.recipe.published, {m.name: m.label.partition(", as printed")[0] for m in plan.methods}
+    if paper is None:
         return None
-    labels = {method.name: method.label for method in plan.methods}
-    rows = [
-        records.PaperRow(name, labels[name].partition(", as printed")[0], point, dict(values))
-        for (name, point), values in published.values.items()
-        if name in labels
-    ]
-    return records.Paper(published.source, published.setting, tuple(rows))
+    return replace(paper, rows=tuple(replace(r, label=labels[r.method]) for r in paper.rows if r.method in labels))
 
 
 def _notes(plan: Plan) -> list[str]:

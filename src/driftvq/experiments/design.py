@@ -6,19 +6,14 @@ from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any
 
-from driftvq.records.comparisons import Point
+from driftvq.records.comparisons import Paper, Point
 
-VARIED = {
-    "codebook_size": ("codebook size K", "K"),
-    "code_dim": ("code dimension D", "D"),
-    "size": ("image size", "px"),
-    "batch_size": ("batch size", "batch"),
-    "learning_rate": ("learning rate", "lr"),
-    "latent_scale": ("scale of the latents", "latents ×"),
-    "warm_up": ("steps of warm-up", "warm-up"),
+VARIED = {  # what settings that are varied are called by themselves, and beside others; another one has its own name
+    **{"codebook_size": ("codebook size K", "K"), "code_dim": ("code dimension D", "D"), "size": ("image size", "px")},
+    **{"batch_size": ("batch size", "batch"), "learning_rate": ("learning rate", "lr")},
+    **{"latent_scale": ("scale of the latents", "latents ×"), "warm_up": ("steps of warm-up", "warm-up")},
     "settle": ("share of the steps at rest", "rest"),
 }
-"""What settings that are varied are called by themselves, and beside others; another one has its own name."""
 
 
 @dataclass(frozen=True)
@@ -58,67 +53,40 @@ def name_of(settings: Mapping[str, Any], alone: bool) -> Point:
 
 
 @dataclass(frozen=True)
-class Published:
-    """What the paper reports: values by method and condition (None without one), metric by metric."""
-
-    source: str
-    setting: str
-    values: Mapping[tuple[str, Point], Mapping[str, float]]
-
-
-@dataclass(frozen=True)
 class Recipe:
-    """An experiment: a base and what is varied.
-
-    Attributes:
-        settings: what differs from the scale's settings, at every scale; then at single ones, and for single methods.
-        same_images: every condition sees as many images as the base, rather than as many steps.
-        seeds, evaluation, metrics: unless asked otherwise; None or empty: as many images, and what, the scale has. The
-            first metric ranks.
-        probes: steps after which usage is counted over enough latents, as it is at the end.
-    """
+    """An experiment: a base and what is varied; seeds, images and metrics are those, unless asked otherwise."""
 
     name: str
     title: str
     question: str
     methods: tuple[str, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    at_scale: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what differs from the scale's, at every scale
+    at_scale: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # then at single ones
+    method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # and for single methods
     conditions: tuple[Condition, ...] = ()
-    same_images: bool = False
+    same_images: bool = False  # every condition sees as many images as the base, rather than as many steps
     seeds: int | None = None
-    evaluation: int | None = None
-    metrics: tuple[str, ...] = ()
-    probes: tuple[int, ...] = ()
-    published: Published | None = None
+    evaluation: int | None = None  # None: as many images as the scale has
+    metrics: tuple[str, ...] = ()  # the first one ranks; empty: the scale's
+    probes: tuple[int, ...] = ()  # steps after which usage is counted over enough latents, as it is at the end
+    published: Paper | None = None
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A size: settings of a :class:`driftvq.training.TrainConfig`, and what is measured, in the order of the columns.
-
-    Attributes:
-        evaluation: images to evaluate on; None: all that are held out.
-        kmeans_images: training images for a codebook made afterwards; None: all.
-        overrides: settings that win over a recipe's own.
-        sweeps: values that replace a recipe's, by the one setting that it varies.
-        without_weights: metrics that are networks are left out.
-        needs_data: the embedded photographs are too few.
-        most: of settings that a recipe's conditions ask for, of images to evaluate on and of seeds.
-    """
+    """A size: settings of a :class:`driftvq.training.TrainConfig`; what is measured, in the order of the columns."""
 
     name: str
     settings: Mapping[str, Any]
     metrics: tuple[str, ...]
-    evaluation: int | None = None
-    kmeans_images: int | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    sweeps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    without_weights: bool = False
-    needs_data: bool = False
-    most: Mapping[str, int] = field(default_factory=dict)
+    evaluation: int | None = None  # images to evaluate on; None: all that are held out
+    kmeans_images: int | None = None  # training images for a codebook made afterwards; None: all
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # settings that win over a recipe's own
+    sweeps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # replace a recipe's, by the setting it varies
+    without_weights: bool = False  # metrics that are networks are left out
+    needs_data: bool = False  # the embedded photographs are too few
+    most: Mapping[str, int] = field(default_factory=dict)  # of what conditions set, of images to evaluate on, of seeds
 
 
 _SMOKE = {"network": "small", "size": 32, "steps": 2, "batch_size": 4, "code_dim": 3, "codebook_size": 32}
@@ -128,47 +96,32 @@ _RARELY = {"val_every": 1000, "checkpoint_every": 1000}
 _PAPER_METRICS = ("rfid", "lpips_alex", "ssim", "psnr", "kid", "ms_ssim", "usage", "perplexity")
 
 _SCALES = (
-    Scale(
+    Scale(  # seconds
         "smoke",
         {"val_every": 2, "val_images": 4, "log_every": 1, "probe_every": 2, "checkpoint_every": 2},
-        metrics=("psnr", "ssim", "usage", "perplexity"),
-        evaluation=8,
-        without_weights=True,
-        kmeans_images=8,
-        overrides={**_SMOKE, "epochs": None, "loss": "mse"},
+        metrics=("psnr", "ssim", "usage", "perplexity"), without_weights=True, evaluation=8, kmeans_images=8,
+        overrides={**_SMOKE, "epochs": None, "loss": "mse"}, most=_MOST,
         sweeps={"codebook_size": (16, 32), "batch_size": (2, 4)},
-        most=_MOST,
     ),
-    Scale(
+    Scale(  # minutes
         "laptop",
-        {
-            **{"network": "small", "size": 64, "steps": 400, "batch_size": 16, "learning_rate": 5e-4},
-            **{"val_every": 50, "val_images": 48, "log_every": 10, "probe_every": 50, "checkpoint_every": 100},
-        },
-        metrics=("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity"),
-        evaluation=120,
-        kmeans_images=512,
+        {"network": "small", "size": 64, "steps": 400, "batch_size": 16, "learning_rate": 5e-4, "val_every": 50,
+         "val_images": 48, "log_every": 10, "probe_every": 50, "checkpoint_every": 100},
+        metrics=("kid", "lpips_alex", "rfid", "ssim", "psnr", "usage", "perplexity"), evaluation=120, kmeans_images=512,
     ),
-    Scale(
-        "overnight",
-        {**_PAPER, **_RARELY, "network": "small", "size": 32, "probe_every": 1000},
-        metrics=_PAPER_METRICS,
-        needs_data=True,
+    Scale(  # the paper's epochs, on small images
+        "overnight", {**_PAPER, **_RARELY, "network": "small", "size": 32, "probe_every": 1000},
+        metrics=_PAPER_METRICS, needs_data=True,
     ),
-    Scale(
-        "paper",
-        {**_PAPER, **_RARELY, "network": "paper", "size": 256, "workers": 4},
-        metrics=_PAPER_METRICS,
-        needs_data=True,
+    Scale(  # the published setting, on a GPU
+        "paper", {**_PAPER, **_RARELY, "network": "paper", "size": 256, "workers": 4},
+        metrics=_PAPER_METRICS, needs_data=True,
     ),
-)
+)  # fmt: skip
 SCALES = {scale.name: scale for scale in _SCALES}
-"""``smoke``: seconds; ``laptop``: minutes; ``overnight``: the paper's epochs, on small images; ``paper``: the published
-setting, on a GPU."""
 DEFAULT_SCALE = "laptop"
-
+# Fields of a request that are settings of every training, as they stand.
 SETTINGS = ("data", "val_data", "code_dim", "batch_size", "size", "steps")
-"""Fields of a request that are settings of every training, as they stand."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +151,6 @@ class Request:
         return shlex.join(words)
 
 
+# Fields that a flag sets.
 FLAGS = {entry.name: "--" + entry.name.replace("_", "-") for entry in fields(Request) if entry.name != "recipe"}
 FLAGS["evaluation"] = "--evaluation-images"
-"""Fields that a flag sets."""

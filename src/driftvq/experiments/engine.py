@@ -4,13 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,18 +24,16 @@ from driftvq.records.comparisons import CELLS, LOG_FILE, TRAINING, Status, read_
 from driftvq.records.metric_table import plain_label, with_unit
 from driftvq.records.runs import METRICS_FILE
 from driftvq.report import write_report, write_results
+from driftvq.training.stopping import signals_to
 
 POLL_SECONDS = 0.2
-STOP_SECONDS = 60.0
-"""How long cells may take to save a checkpoint after an interruption."""
-LOCK_SECONDS = 30.0
-"""How long to wait for cells that an engine left behind: they save a checkpoint and end."""
+STOP_SECONDS = 60.0  # how long cells may take to save a checkpoint after an interruption
+LOCK_SECONDS = 30.0  # how long to wait for cells that an engine left behind: they save a checkpoint and end
 TAIL_BYTES = 16_384
 SHOWN = ("psnr", "usage")
 
 Process = subprocess.Popen[bytes]
-Start = Callable[[Path, int], Process]
-"""Starts the cell of a folder at a place from 0 to jobs - 1."""
+Start = Callable[[Path, int], Process]  # starts the cell of a folder at a place from 0 to jobs - 1
 
 
 class LiveCells:
@@ -46,9 +42,7 @@ class LiveCells:
     def __init__(self, folder: Path, plan: Plan, console: Console | None = None) -> None:
         self.folder, self.plan = folder, plan
         self.console = console or Console(file=sys.stderr)
-        self.finished: set[str] = set()
-        self.begun: dict[str, float] = {}
-        self.lines: dict[str, TaskID] = {}
+        self.finished, self.begun, self.lines = set[str](), dict[str, float](), dict[str, TaskID]()
         self.bar: Progress | None = None
         self.whole = TaskID(0)
 
@@ -133,7 +127,7 @@ class Engine:
         waiting = [cell for cell in self.plan.cells if self.status[cell.name] != "done"]
         for cell in waiting:
             self.status[cell.name] = "waiting"
-        with _sigterm_as_interrupt():
+        with signals_to(_interrupt, [signal.SIGTERM]):
             try:
                 while waiting or self.running:
                     self._start_some(waiting)
@@ -163,19 +157,15 @@ class Engine:
             if code is None:
                 continue
             del self.running[place]
-            self.status[cell.name] = self._settle(cell, code)
+            status = self._read_status(cell)
+            if status not in ("done", "failed"):  # it could not record its end
+                status = "failed"
+                with suppress(OSError):
+                    update_cell(self.folder / CELLS / cell.name, status=status, error=_ending(code))
+            self.status[cell.name] = status
             with suppress(OSError):  # a full disk: the cells that are done stay, and the end will say so
                 write_results(self.folder)
-            self.watcher.ended(cell, self.status[cell.name])
-
-    def _settle(self, cell: CellPlan, code: int) -> Status:
-        """The status of a cell whose process has ended; one that could not record it has failed."""
-        status = self._read_status(cell)
-        if status in ("done", "failed"):
-            return status
-        with suppress(OSError):
-            update_cell(self.folder / CELLS / cell.name, status="failed", error=_ending(code))
-        return "failed"
+            self.watcher.ended(cell, status)
 
     def _read_status(self, cell: CellPlan) -> Status:
         return read_cell(self.folder / CELLS / cell.name).status
@@ -201,26 +191,17 @@ class Engine:
 
 
 def start_cell(folder: Path, place: int, threads: int, gpus: int, lock: int) -> Process:
-    """Start ``python -m driftvq.experiments.cell`` with its share of the machine; GPUs are shared out by its place.
-
-    ``lock`` is a descriptor that every cell holds open as long as it lives.
-    """
-    share = str(threads)
-    environment = {**os.environ, ENGINE: str(os.getpid()), THREADS: share}
-    environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), share)
+    """Start a cell with its share of the machine, a GPU by its place; it holds ``lock`` open as long as it lives."""
+    names = (THREADS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = {**os.environ, ENGINE: str(os.getpid()), **dict.fromkeys(names, str(threads))}
     if gpus > 0:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[place % gpus]
     with (folder / LOG_FILE).open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "driftvq.experiments.cell", str(folder)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C is for the engine, which passes it on
-            pass_fds=(lock,),
-        )
+        command = [sys.executable, "-m", "driftvq.experiments.cell", str(folder)]
+        options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        # In a session of its own: Ctrl-C is for the engine, which passes it on.
+        return subprocess.Popen(command, start_new_session=True, pass_fds=(lock,), **options)
 
 
 def _ending(code: int) -> str:
@@ -231,26 +212,12 @@ def _ending(code: int) -> str:
     return f"its process was stopped by {name}{hint}"
 
 
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def share_machine(jobs: int | None, cells: int) -> tuple[int, int, int]:
-    """Cells at a time, threads of each, and GPUs.
-
-    One cell per GPU, or per core without one, unless asked otherwise; the cores are shared equally.
-    """
+    """Cells at a time, one per GPU, or per core without one, unless asked otherwise; threads of each; and GPUs."""
     gpus, available = torch.cuda.device_count(), cores()
     if jobs is None:
         jobs = gpus or (1 if torch.backends.mps.is_available() else available)

@@ -21,16 +21,13 @@ from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
 from driftvq.training.fabric import memory_layout, pick_precision
 from driftvq.training.objective import ReconstructionLoss
 
-START_SECONDS = 6.0
-"""A process that loads torch, Lightning and the weights of the metrics."""
+START_SECONDS = 6.0  # a process that loads torch, Lightning and the weights of the metrics
 BATCH = 2
+# What a reconstruction costs of a training step, whose backward costs twice its forward; and its encoder's half.
 FORWARD, ENCODE = 1 / 3, 1 / 6
-"""What a reconstruction costs of a training step, whose backward costs twice its forward; and its encoder's half."""
+# Seconds after which methods are no longer measured where another one was, with the same network and images.
 PATIENCE = 15.0
-"""Seconds after which methods are no longer measured where another one was, with the same network and images."""
-
-Key = tuple[str, int, str, int, int]
-"""Network, size of the images, method, number of codes, and images of a batch."""
+Key = tuple[str, int, str, int, int]  # network, size of the images, method, number of codes, and images of a batch
 
 
 def outlook(plan: Plan, jobs: int, threads: int) -> str:
@@ -45,11 +42,9 @@ def outlook(plan: Plan, jobs: int, threads: int) -> str:
         train, evaluation = map(clock_time, times[cell.name])
         steps = "–" if cell.after is not None else f"{cell.config.steps:,}"
         lines.append(f"{cell.name:<{width}}  {steps:>7}  {train:>8}  {evaluation:>8}")
-    lines.append(
-        f"{len(plan.cells)} cells, {jobs} at a time with {threads} threads each, {plan.evaluation} images to "
-        f"evaluate on: about {clock_time(wall_seconds(times, jobs))} at the speed just measured"
-    )
-    return "\n".join(lines) + "\n"
+    share = f"{len(plan.cells)} cells, {jobs} at a time with {threads} threads each"
+    about = f"about {clock_time(wall_seconds(times, jobs))} at the speed just measured"
+    return "\n".join([*lines, f"{share}, {plan.evaluation} images to evaluate on: {about}"]) + "\n"
 
 
 class Speed(NamedTuple):
@@ -125,19 +120,16 @@ def _key(cell: CellPlan) -> Key:
 
 
 def _training_seconds(cell: CellPlan) -> float:
-    config = cell.config
+    config, layout = cell.config, memory_layout(cell.config)
     device = pick_accelerator(config.accelerator)
     model = VQVAE(ModelConfig.from_dict(config.model_fields())).to(device)
-    layout = memory_layout(config)
     model.to(memory_format=layout)  # type: ignore[call-overload]
     for start in pending_starts(model.quantizer):
         start.finish_()  # it would be measured instead of a step
     loss_of = ReconstructionLoss(config).to(device)
     optimizer = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)
     batch = min(config.batch_size, 16 if config.size <= 64 else BATCH)
-    images = torch.rand(batch, 3, config.size, config.size, device=device) * 2 - 1
-    images = images.contiguous(memory_format=layout)
-
+    images = (torch.rand(batch, 3, config.size, config.size, device=device) * 2 - 1).contiguous(memory_format=layout)
     half, seconds = pick_precision(config) == "bf16-mixed", []
     for _ in range(2):  # the first one makes up its mind about memory and algorithms
         started = time.perf_counter()
@@ -153,11 +145,9 @@ def _training_seconds(cell: CellPlan) -> float:
 
 
 def _evaluation_seconds(plan: Plan) -> tuple[float, float]:
-    """The fixed part, weights that are loaded and what is done at the end, and that of each image.
-
-    The features of the real images are there from the first cell on, so the same real images are measured again.
-    """
+    """The fixed part, weights that are loaded and what is done at the end, and that of each image."""
     device, size = pick_accelerator("auto"), plan.base.size
+    # The features of the real images are there from the first cell on, so the same real images are measured again.
     real, *fakes = torch.randint(0, 256, (3, BATCH, 3, size, size), dtype=torch.uint8)
     names = [name for name in plan.metrics if name not in CODE_METRICS]
     asked: list[float] = []

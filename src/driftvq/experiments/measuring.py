@@ -6,15 +6,12 @@ Shape suffixes: k codes, n latents, d dimensions.
 import math
 import resource
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from driftvq.data import eval_batches
 from driftvq.data.images import read_image, to_float, to_uint8, write_image
@@ -23,7 +20,7 @@ from driftvq.metrics import CodeCounter, Evaluation, evaluate
 from driftvq.models import VQVAE
 from driftvq.models.running import model_pairs
 from driftvq.quantizers.codebook import CodebookQuantizer
-from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Cell, Codes
+from driftvq.records.comparisons import ORIGINALS, RECONSTRUCTIONS, Codes
 from driftvq.records.metric_table import CODE_METRICS, LATENTS_PER_CODE
 from driftvq.training.config import TrainConfig
 from driftvq.training.run import open_images
@@ -37,12 +34,14 @@ def batches_of(config: TrainConfig, split: str, limit: int | None, batch_size: i
     return eval_batches(open_images(config, split), size=config.size, batch_size=batch_size, limit=limit)
 
 
-def measure(cell: Cell, config: TrainConfig, model: VQVAE) -> Evaluation:
-    """Evaluate a model on the images of its comparison."""
+def measure(
+    model: VQVAE, config: TrainConfig, images: int | None, metrics: Sequence[str], batch_size: int = BATCH
+) -> Evaluation:
+    """Evaluate a model on images that its run holds out, at most so many."""
     device = next(model.parameters()).device
     codebook_size = None if model.quantizer is None else model.quantizer.codebook_size
-    names = [name for name in cell.task.metrics if codebook_size is not None or name not in CODE_METRICS]
-    with batches_of(config, "val", cell.task.images) as batches:
+    names = [name for name in metrics if codebook_size is not None or name not in CODE_METRICS]
+    with batches_of(config, "val", images, batch_size) as batches:
         pairs = model_pairs(model, batches, device)
         return evaluate(pairs, codebook_size=codebook_size, metrics=names, device=device)
 
@@ -65,15 +64,12 @@ class UsageProbe:
     A code that few latents select looks dead to few images. So enough are counted of held-out images and, since latents
     of one image are alike, as many of training images, from everywhere among them: codes that the first of a sorted
     folder do not need would look dead, too. If either are too few, the same mirrored follow.
-
-    Attributes:
-        over, latents: what the latest reading counted, for readers, and how many.
-        counts: how often they selected each code ``(k,)``, in all codebooks together; None without a quantizer.
     """
 
     def __init__(self, config: TrainConfig) -> None:
-        self.config, self.over, self.latents = config, "", 0
-        self.counts: Tensor | None = None
+        self.config = config
+        self.over, self.latents = "", 0  # what the latest reading counted, for readers, and how many
+        self.counts: Tensor | None = None  # how often they selected each code ``(k,)``, in all codebooks together
 
     def read(self, model: VQVAE) -> dict[str, float]:
         """``usage`` and ``perplexity``, the mean over codebooks if there are several; nothing without a quantizer."""
@@ -124,12 +120,8 @@ def describe_codes(model: VQVAE, counts: Tensor, images: Tensor) -> Codes:
         latents_nd = quantizer.to_code_space(quantizer.project_in(rows_nd)).float().cpu()
     latents_nd = latents_nd[torch.linspace(0, len(latents_nd) - 1, min(len(latents_nd), MOST_LATENTS)).long()]
     places = flattened(torch.cat([codes_kd[shown], latents_nd]))
-    return Codes(
-        counts=tuple(counts.tolist()),
-        points=tuple(places[: len(shown)].tolist()),
-        point_codes=tuple(shown.tolist()),
-        latents=tuple(places[len(shown) :].tolist()),
-    )
+    parts = (counts, places[: len(shown)], shown, places[len(shown) :])
+    return Codes(*(tuple(part.tolist()) for part in parts))
 
 
 def flattened(points_nd: Tensor) -> Tensor:
@@ -142,17 +134,6 @@ def flattened(points_nd: Tensor) -> Tensor:
     scale = float(places_n2.abs().max()) or 1.0
     rounded_n2: Tensor = (places_n2 / scale * 1e4).round() * (scale / 1e4)
     return rounded_n2
-
-
-@contextmanager
-def step_times() -> Iterator[list[float]]:
-    """When each step of any optimizer of this process ended, inside."""
-    times: list[float] = []
-    handle = register_optimizer_step_post_hook(lambda *arguments: times.append(time.perf_counter()))
-    try:
-        yield times
-    finally:
-        handle.remove()
 
 
 def peak_memory_mb() -> float:

@@ -9,25 +9,22 @@ from driftvq.quantizers.codebooks.following import COMMITMENT_WEIGHT, default_co
 from driftvq.records.comparisons import Group
 from driftvq.training.config import TrainConfig
 
-LATENT_STRIDE = 4
-"""Pixels a side of a latent in the networks that comparisons train."""
+LATENT_STRIDE = 4  # pixels a side of a latent in the networks that comparisons train
 
 
 @dataclass(frozen=True)
 class Method:
     """A contestant.
 
-    Attributes:
-        settings: what it changes in a :class:`driftvq.training.TrainConfig`; an option of the quantizer may be a
-            function of the config and of the number of training images.
-        afterwards: it has no training of its own, but gives a codebook to the network of this method.
+    ``settings`` are what it changes in a :class:`driftvq.training.TrainConfig`; an option of the quantizer may be a
+    function of the config and of the number of training images.
     """
 
     name: str
     label: str
     group: Group
     settings: Mapping[str, Any] = field(default_factory=dict)
-    afterwards: str | None = None
+    afterwards: str | None = None  # it has no training of its own, but gives a codebook to the network of this method
 
     @property
     def has_codebook(self) -> bool:
@@ -53,13 +50,12 @@ def our_commitment(config: TrainConfig, images: int) -> float:
 
 def resolved(config: TrainConfig, images: int) -> TrainConfig:
     """The config with those options worked out that depend on it."""
-    options = {
-        name: value(config, images) if callable(value) else value for name, value in config.quantizer_options.items()
-    }
-    return replace(config, quantizer_options=options)
+    options = config.quantizer_options.items()
+    worked_out = {name: value(config, images) if callable(value) else value for name, value in options}
+    return replace(config, quantizer_options=worked_out)
 
 
-def _method(name: str, label: str, group: Group, quantizer: str | None = None, **options: Any) -> Method:
+def _method(name: str, label: str, group: Group, quantizer: str | None = None, /, **options: Any) -> Method:
     """A quantizer of the same name unless another one is named, with its options."""
     return Method(name, label, group, {"quantizer": quantizer or name, "quantizer_options": options})
 
@@ -73,8 +69,10 @@ def _at_rest(method: Method) -> Method:
     return replace(method, settings={**method.settings, "settle": 0.2})
 
 
-_MLP = {"quantizer": "trans_vq", "transform": "mlp"}
-_BETA = f"β = {COMMITMENT_WEIGHT}"
+_MLP: dict[str, Any] = {"transform": "mlp"}
+_OURS = (("ns_vq", "NS-VQ", "ns_vq", dict[str, Any]()), ("trans_vq_mlp", "TransVQ-MLP", "trans_vq", _MLP))
+_BETA: dict[str, Any] = {"commitment_weight": COMMITMENT_WEIGHT}
+_OUR_BETA: dict[str, Any] = {"commitment_weight": our_commitment}
 
 _MAIN = (
     _method("vq", "VQ-VAE", "peer"),
@@ -106,58 +104,49 @@ _MAIN = (
     _method("trans_vq_published", "TransVQ, authors' code", "paper"),
     _method("ns_vq", "NS-VQ (driftvq)", "ours"),
     _method("trans_vq", "TransVQ (driftvq)", "ours"),
-    _method("trans_vq_mlp", "TransVQ-MLP (driftvq)", "ours", **_MLP),
+    _method("trans_vq_mlp", "TransVQ-MLP (driftvq)", "ours", "trans_vq", **_MLP),
     _method("autoencoder", "No quantizer (the ceiling)", "reference", "none"),
     replace(
         _method("kmeans_afterwards", "No quantizer, k-means afterwards", "reference", "none"), afterwards="autoencoder"
     ),
 )
-MAIN = {method.name: method for method in _MAIN}
-"""The methods themselves: what ``--methods all`` takes."""
+MAIN = {method.name: method for method in _MAIN}  # the methods themselves: what ``--methods all`` takes
 
-_NO_DRIFT, _NO_RELOCATION, _NO_WINNERS = ["winners", "relocation"], ["drift", "winners"], ["drift", "relocation"]
+_NO_DRIFT, _NO_MOVE, _NO_WINNERS = ["winners", "relocation"], ["drift", "winners"], ["drift", "relocation"]
 
 _VARIANTS = (
     # Our defaults with a part left out, or without their start.
     _method("ns_vq_random", "NS-VQ, random start", "ablation", "ns_vq", kmeans_init=False),
     _method("ns_vq_no_drift", "NS-VQ, no drift", "ablation", "ns_vq", parts=_NO_DRIFT),
-    _method("ns_vq_no_relocation", "NS-VQ, no relocation", "ablation", "ns_vq", parts=_NO_RELOCATION),
+    _method("ns_vq_no_relocation", "NS-VQ, no relocation", "ablation", "ns_vq", parts=_NO_MOVE),
     _method("ns_vq_winners_alone", "NS-VQ, winners alone", "ablation", "ns_vq", parts=["winners"]),
     _method("ns_vq_no_winners", "NS-VQ, no winners", "ablation", "ns_vq", parts=_NO_WINNERS),
     _at_rest(_method("ns_vq_settled", "NS-VQ, at rest", "ablation", "ns_vq")),
-    _method("trans_vq_mlp_no_drift", "TransVQ-MLP, no drift", "ablation", parts=_NO_DRIFT, **_MLP),
-    _method("trans_vq_mlp_random", "TransVQ-MLP, random start", "ablation", kmeans_init=False, **_MLP),
-    _method("trans_vq_mlp_no_relocation", "TransVQ-MLP, no relocation", "ablation", parts=_NO_RELOCATION, **_MLP),
+    _method("trans_vq_mlp_no_drift", "TransVQ-MLP, no drift", "ablation", "trans_vq", parts=_NO_DRIFT, **_MLP),
+    _method("trans_vq_mlp_random", "TransVQ-MLP, random start", "ablation", "trans_vq", kmeans_init=False, **_MLP),
+    _method("trans_vq_mlp_no_relocation", "TransVQ-MLP, no relocation", "ablation", "trans_vq", parts=_NO_MOVE, **_MLP),
     # Our defaults with another gradient estimator, as levels of a residual quantizer, and with another β.
     *(
-        _method(f"{name}_{estimator}", f"{label}, {estimator}", "ours", estimator=estimator, **made)
-        for name, label, made in (("ns_vq", "NS-VQ", {"quantizer": "ns_vq"}), ("trans_vq_mlp", "TransVQ-MLP", _MLP))
+        _method(f"{name}_{estimator}", f"{label}, {estimator}", "ours", base, estimator=estimator, **options)
+        for name, label, base, options in _OURS
         for estimator in ("rotation", "modified", "gumbel")
     ),
     *(
-        Method(
-            f"residual_{name}",
-            f"ResidualVQ, 8 levels of {label}",
-            "ours",
-            {"quantizer": "residual_vq", "quantizer_options": {"num_quantizers": 8, **made}},
-        )
-        for name, label, made in (("ns_vq", "NS-VQ", {"quantizer": "ns_vq"}), ("trans_vq_mlp", "TransVQ-MLP", _MLP))
+        _method(f"residual_{name}", f"ResidualVQ, 8 levels of {label}", "ours", "residual_vq",
+                num_quantizers=8, quantizer=base, **options)
+        for name, label, base, options in _OURS
     ),
-    _method("ns_vq_committed", f"NS-VQ, {_BETA}", "ablation", "ns_vq", commitment_weight=COMMITMENT_WEIGHT),
-    _method("trans_vq_mlp_committed", f"TransVQ-MLP, {_BETA}", "ablation", commitment_weight=COMMITMENT_WEIGHT, **_MLP),
-    _ema("ema_replace_our_beta", "EMA + replacement below 2, our β", 2.0, commitment_weight=our_commitment),
-    _ema(
-        "ema_tuned_our_beta",
-        "EMA + replacement below half of N/K, our β",
-        half_a_share,
-        commitment_weight=our_commitment,
+    *(
+        _method(f"{name}_committed", f"{label}, β = {COMMITMENT_WEIGHT}", "ablation", base, **_BETA, **options)
+        for name, label, base, options in _OURS
     ),
-    _method("sim_vq_our_beta", "SimVQ, our β", "peer", "sim_vq", commitment_weight=our_commitment),
-)
+    _ema("ema_replace_our_beta", "EMA + replacement below 2, our β", 2.0, **_OUR_BETA),
+    _ema("ema_tuned_our_beta", "EMA + replacement below half of N/K, our β", half_a_share, **_OUR_BETA),
+    _method("sim_vq_our_beta", "SimVQ, our β", "peer", "sim_vq", **_OUR_BETA),
+)  # fmt: skip
 VARIANTS = {method.name: method for method in _VARIANTS}
 
-METHODS = {**MAIN, **VARIANTS}
-"""Every method; a new one is one more entry above."""
+METHODS = {**MAIN, **VARIANTS}  # every method; a new one is one more entry above
 
 
 def find_methods(names: Sequence[str]) -> list[Method]:

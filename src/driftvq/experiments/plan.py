@@ -6,18 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from driftvq.data.folder import split_folder
-from driftvq.experiments.design import (
-    SCALES,
-    SETTINGS,
-    Condition,
-    Recipe,
-    Request,
-    Scale,
-    every,
-    name_of,
-    short,
-    titles,
-)
+from driftvq.experiments import design
+from driftvq.experiments.design import SCALES, SETTINGS, Condition, Recipe, Request, Scale
 from driftvq.experiments.methods import Method, find_methods, resolved
 from driftvq.experiments.recipes import RECIPES
 from driftvq.names import check_name
@@ -28,10 +18,9 @@ from driftvq.training.run import open_images
 from driftvq.training.settings import make_config
 
 EMBEDDED = "embedded photographs"
-BASE = "base"
-"""The condition that changes nothing, beside others."""
+BASE = "base"  # the condition that changes nothing, beside others
+# Each cell has one device, and reads its images itself: the other cores have cells of their own.
 MACHINE = {"devices": 1, "tensorboard": False, "workers": 0}
-"""Each cell has one device, and reads its images itself: the other cores have cells of their own."""
 
 
 @dataclass(frozen=True)
@@ -48,24 +37,19 @@ class CellPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a comparison will do.
-
-    Attributes:
-        train, evaluation, held_out: numbers of images to train on, to evaluate on, and that are not trained on.
-        own_splits: the data itself says what is held out, so that it is the same for every seed.
-    """
+    """Everything that a comparison will do."""
 
     request: Request
     recipe: Recipe
     scale: Scale
     methods: tuple[Method, ...]
     seeds: tuple[int, ...]
-    own_splits: bool
+    own_splits: bool  # the data itself says what is held out, so that it is the same for every seed
     sweep: Sweep | None = None
     cells: tuple[CellPlan, ...] = ()
-    train: int = 0
-    evaluation: int = 0
-    held_out: int = 0
+    train: int = 0  # images to train on
+    evaluation: int = 0  # images to evaluate on
+    held_out: int = 0  # images that are not trained on
 
     @property
     def data(self) -> str:
@@ -108,21 +92,18 @@ def _conditions(plan: Plan) -> tuple[Condition, ...]:
     request, recipe, scale = plan.request, plan.recipe, plan.scale
     varied, asked = _varied(recipe.conditions), request.codebook_size
     if asked is not None and (varied == ["codebook_size"] or (not varied and len(asked) > 1)):
-        return every(codebook_size=asked)
+        return design.every(codebook_size=asked)
     if asked is not None and len(asked) > 1:
-        label = " and the ".join(titles(name)[0] for name in varied)
+        label = " and the ".join(design.titles(name)[0] for name in varied)
         raise ValueError(f"{recipe.name} varies the {label}, so it takes one codebook size, got {list(asked)}")
     conditions = recipe.conditions
     if len(varied) == 1 and varied[0] in scale.sweeps:
-        conditions = every(**{varied[0]: scale.sweeps[varied[0]]})
+        conditions = design.every(**{varied[0]: scale.sweeps[varied[0]]})
     fixed = {name for name in ("codebook_size", *SETTINGS) if getattr(request, name) is not None}
     kept: list[Condition] = []
     for condition in conditions:
-        settings = {
-            name: min(value, scale.most.get(name, value))
-            for name, value in condition.settings.items()
-            if name not in fixed
-        }
+        settings = {name: value for name, value in condition.settings.items() if name not in fixed}
+        settings = {name: min(value, scale.most.get(name, value)) for name, value in settings.items()}
         if (one := Condition(settings, condition.methods)) not in kept:
             kept.append(one)
     return tuple(kept)
@@ -144,7 +125,7 @@ def _sweep(conditions: tuple[Condition, ...], cells: tuple[CellPlan, ...]) -> Sw
     if not points or name is None:
         return Sweep("condition", points, "condition") if points else None
     order = [condition.settings[name] for condition in conditions]
-    return Sweep(name, tuple(sorted(points, key=order.index)), titles(name)[0])
+    return Sweep(name, tuple(sorted(points, key=order.index)), design.titles(name)[0])
 
 
 def _cells(plan: Plan, conditions: tuple[Condition, ...]) -> Iterator[CellPlan]:
@@ -159,11 +140,9 @@ def _cells(plan: Plan, conditions: tuple[Condition, ...]) -> Iterator[CellPlan]:
             for method in order:
                 if condition.methods is not None and method.name not in condition.methods and not plan.request.methods:
                     continue
-                change = {  # a method without codes does not have a number of them
-                    name: value
-                    for name, value in condition.settings.items()
-                    if method.has_codebook or name != "codebook_size"
-                }
+                change = dict(condition.settings)
+                if not method.has_codebook:  # nor a number of codes
+                    change.pop("codebook_size", None)
                 config, base = _config(plan, method, change, seed), _config(plan, method, {}, seed)
                 steps = resolve_steps(base, plan.train)
                 if plan.recipe.same_images:
@@ -174,11 +153,9 @@ def _cells(plan: Plan, conditions: tuple[Condition, ...]) -> Iterator[CellPlan]:
                 if name in made:  # conditions that differ in the number of codes alone are one to an autoencoder
                     continue
                 made.add(name)
-                bare = {setting: value for setting, value in change.items() if setting != "codebook_size"}
-                after = None
-                if method.afterwards in names:
-                    after = _name(method.afterwards, config, seed, has_codebook=False, change=bare)
-                point = BASE if len(conditions) > 1 and not condition.settings else name_of(change, alone)
+                awaits = method.afterwards if method.afterwards in names else None
+                after = awaits and _name(awaits, config, seed, has_codebook=False, change=change)
+                point = BASE if len(conditions) > 1 and not condition.settings else design.name_of(change, alone)
                 yield CellPlan(name, method, point, seed, config, after)
 
 
@@ -188,25 +165,18 @@ def _config(plan: Plan, method: Method, change: Mapping[str, Any], seed: int) ->
     flags: dict[str, Any] = {name: value for name in SETTINGS if (value := getattr(request, name)) is not None}
     if request.codebook_size is not None:
         flags["codebook_size"] = request.codebook_size[0]
-    return make_config(
-        MACHINE if request.data is None else {**MACHINE, "workers": 1},
-        scale.settings,
-        recipe.settings,
-        recipe.at_scale.get(scale.name, {}),
-        recipe.method_settings.get(method.name, {}),
-        scale.overrides,
-        method.settings,
-        flags,
-        change,
-        {"seed": seed},
-    )
+    machine = MACHINE if request.data is None else {**MACHINE, "workers": 1}
+    single = recipe.at_scale.get(scale.name, {}), recipe.method_settings.get(method.name, {})
+    settings = (machine, scale.settings, recipe.settings, *single, scale.overrides, method.settings)
+    return make_config(*settings, flags, change, {"seed": seed})
 
 
 def _name(method: str, config: TrainConfig, seed: int, has_codebook: bool, change: Mapping[str, Any]) -> str:
     """A folder's name that tells a cell from all others of its comparison."""
     codes = f"k{config.codebook_size}-" if has_codebook else ""
     named = ("codebook_size", "code_dim", "batch_size")
-    more = "".join(f"-{name.replace('_', '')}{short(value)}" for name, value in change.items() if name not in named)
+    others = [(name.replace("_", ""), value) for name, value in change.items() if name not in named]
+    more = "".join(f"-{name}{design.short(value)}" for name, value in others)
     return f"{method}--{codes}d{config.code_dim}-b{config.batch_size}{more}--seed{seed}"
 
 
@@ -221,8 +191,6 @@ def _evaluation(plan: Plan, config: TrainConfig) -> tuple[int, int]:
     if wanted is not None and there < wanted:
         where = request.val_data or request.data or EMBEDDED
         asks = "--evaluation-images" if request.evaluation else f"{recipe.name} at scale {scale.name!r}"
-        raise ValueError(
-            f"{where} has {there} image{'s' * (there != 1)} to evaluate on, and {asks} wants {wanted}: "
-            f"name more with --val-data, or ask for --evaluation-images {there}"
-        )
+        has = f"{where} has {there} image{'s' * (there != 1)} to evaluate on, and {asks} wants {wanted}"
+        raise ValueError(f"{has}: name more with --val-data, or ask for --evaluation-images {there}")
     return wanted or there, there

@@ -4,31 +4,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from driftvq.experiments.design import Condition, Published, Recipe, every
-from driftvq.records.comparisons import Point
+from driftvq.experiments.design import Condition, Recipe, every
+from driftvq.records.comparisons import Paper, PaperRow, Point
 from driftvq.records.runs import pyyaml
 
 
-def _recipe(
-    name: str,
-    methods: Sequence[Any],
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    conditions: Sequence[Mapping[str, Any]] = (),
-    published: Mapping[str, Any] | None = None,
-    **fields: Any,
-) -> Recipe:
-    """A recipe as its entry describes it."""
-    given = [dict(condition) for condition in conditions]
-    only = [condition.pop("methods", None) for condition in given]
-    changes = tuple(Condition(own, names and tuple(names)) for own, names in zip(given, only, strict=True))
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    return Recipe(
-        name=name,
-        methods=tuple(_flat(methods)),
-        conditions=every(**vary) if vary else changes,
-        published=None if published is None else _published(**published),
-        **values,
-    )
+def _recipe(name: str, entry: Mapping[str, Any]) -> Recipe:
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    vary, published, conditions = (values.pop(key, None) for key in ("vary", "published", "conditions"))
+    given = [(dict(condition), condition.get("methods")) for condition in conditions or ()]
+    for settings, _ in given:
+        settings.pop("methods", None)
+    changes = tuple(Condition(settings, names and tuple(names)) for settings, names in given)
+    values["methods"] = tuple(_flat(values["methods"]))
+    values["published"] = None if published is None else _published(**published)
+    return Recipe(name, conditions=every(**vary) if vary else changes, **values)
 
 
 def _flat(names: Sequence[Any]) -> Iterator[str]:
@@ -37,20 +27,16 @@ def _flat(names: Sequence[Any]) -> Iterator[str]:
 
 
 def _published(
-    source: str,
-    setting: str,
-    metrics: Sequence[str],
-    rows: Mapping[str, Sequence[float]],
-    points: Sequence[Point] = (None,),
-) -> Published:
-    values = {
-        (method, point): dict(zip(metrics, numbers[place * len(metrics) :], strict=False))
+    source: str, setting: str, metrics: list[str], rows: Mapping[str, list[float]], points: Sequence[Point] = (None,)
+) -> Paper:
+    """What the paper reports, by the methods' names; their labels are added when a comparison is made."""
+    found = [
+        PaperRow(method, "", point, dict(zip(metrics, numbers[place * len(metrics) :], strict=False)))
         for method, numbers in rows.items()
         for place, point in enumerate(points)
-    }
-    return Published(source, setting, values)
+    ]
+    return Paper(source, setting, tuple(found))
 
 
 _ENTRIES = pyyaml().safe_load((files(__package__) / "recipes.yaml").read_text(encoding="utf-8"))["recipes"]
-RECIPES = {name: _recipe(name, **entry) for name, entry in _ENTRIES.items()}
-"""Every recipe."""
+RECIPES = {name: _recipe(name, entry) for name, entry in _ENTRIES.items()}  # every recipe

@@ -1,8 +1,4 @@
-"""Dataclasses as JSON files: every value is checked against its type as it is read.
-
-An error names the file, the field, what was found, and what is allowed. A field with ``stored=False`` in its metadata
-is not written.
-"""
+"""Dataclasses as JSON files: every value is checked against its type as it is read, and errors name file and field."""
 
 import json
 import math
@@ -17,15 +13,11 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from driftvq.files import read_object, write_text
 from driftvq.names import check_name, shortened
 
-FORMAT = 2
-"""The version of the files that a comparison is kept in."""
+FORMAT = 2  # the version of the files that a comparison is kept in
+LARGEST = 1e150  # of a number: its square is finite
+WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
 
 Record = TypeVar("Record")
-
-LARGEST = 1e150
-"""Of a number: its square is finite."""
-
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
 
 
 def write_record(path: str | os.PathLike[str], record: Any) -> Path:
@@ -58,31 +50,31 @@ def encode(value: Any) -> Any:
 def decode(kind: Any, value: Any, where: str) -> Any:
     """What :func:`encode` gave, as the type that it had; a ValueError says where it is something else."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
     if origin in (Union, types.UnionType):
-        return _decode_union(arguments, value, where)
-    if is_dataclass(kind) and isinstance(value, dict):
+        is_nan = float in arguments and isinstance(value, float) and not math.isfinite(value)
+        if type(None) in arguments and (value is None or is_nan):
+            return None
+        fitting = next((each for each in arguments if _fits(each, value)), None)
+        if fitting is not None:
+            return decode(fitting, value, where)
+    if not _fits(kind, value):
+        raise ValueError(f"{where} is {shortened(value)}; allowed: {_words(kind)}")
+    if is_dataclass(kind):
         return _decode_record(kind, value, where, {})
-    if origin is tuple and isinstance(value, list):
+    if origin is tuple:
         return tuple(decode(arguments[0], each, f"{where}[{i}]") for i, each in enumerate(value))
-    if origin is dict and isinstance(value, dict):
+    if origin is dict:
         # Of an object of numbers those that there are: none that is null, or not finite.
         inner = float | None if arguments[1] is float else arguments[1]
         found = {key: decode(inner, each, f"{where}: {key!r}") for key, each in value.items()}
         return {key: each for key, each in found.items() if each is not None or arguments[1] is not float}
-    if not _fits(kind, value):
-        raise ValueError(f"{where} is {shortened(value)}; allowed: {_words(kind)}")
     return float(value) if kind is float else value
 
 
 def _decode_record(kind: Any, data: dict[str, Any], where: str, not_stored: dict[str, Any]) -> Any:
     stored, hints, values = _stored(kind), _hints(kind), dict(not_stored)
     for name in data:
-        try:
-            check_name("field", name, [entry.name for entry in stored])
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+        check_name("field", name, [entry.name for entry in stored], file=where)
     for entry in stored:
         place = f"{where}: {entry.name!r}"
         if entry.name in data:
@@ -92,41 +84,33 @@ def _decode_record(kind: Any, data: dict[str, Any], where: str, not_stored: dict
     return kind(**values)
 
 
-def _decode_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    if type(None) in kinds and float in kinds and isinstance(value, float) and not math.isfinite(value):
-        return None
-    structured = next((kind for kind in kinds if is_dataclass(kind) or get_origin(kind) in (tuple, dict)), None)
-    if structured is not None and isinstance(value, dict | list):
-        return decode(structured, value, where)
-    fitting = next((kind for kind in kinds if _fits(kind, value)), None)
-    if fitting is None:
-        raise ValueError(f"{where} is {shortened(value)}; allowed: {' or '.join(map(_words, kinds))}")
-    return decode(fitting, value, where)
-
-
 def _fits(kind: Any, value: Any) -> bool:
-    if get_origin(kind) is Literal:
+    """Whether a value can be of a type; what is in it is not looked at."""
+    origin = get_origin(kind)
+    if kind is Any or origin is tuple:
+        return kind is Any or isinstance(value, list)
+    if is_dataclass(kind) or origin is dict:
+        return isinstance(value, dict)
+    if origin is Literal:
         return isinstance(value, str) and value in get_args(kind)
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
-    return kind in _WORDS and isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    return kind in WORDS and isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def _words(kind: Any) -> str:
-    """A type for readers."""
     if get_origin(kind) is Literal:
         return " or ".join(get_args(kind))
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(map(_words, get_args(kind)))
     if kind is type(None):
         return "null"
-    return "a list" if get_origin(kind) is tuple else _WORDS.get(kind, "an object")
+    return "a list" if get_origin(kind) is tuple else WORDS.get(kind, "an object")
 
 
 @cache
 def _stored(kind: Any) -> tuple[Field[Any], ...]:
+    """The fields that are written: not those with ``stored=False`` in their metadata."""
     return tuple(entry for entry in fields(kind) if entry.metadata.get("stored", True))
 
 

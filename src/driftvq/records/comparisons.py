@@ -13,14 +13,13 @@ from driftvq.names import check_name
 from driftvq.records.codec import read_record, write_record
 
 COMPARISON_FILE, CELL_FILE, CODES_FILE, LOG_FILE = "comparison.json", "cell.json", "codes.json", "log.txt"
+# Folders; ``training`` is in a cell as long as its training is not finished.
 CELLS, ORIGINALS, RECONSTRUCTIONS, TRAINING = "cells", "originals", "reconstructions", "training"
-"""Folders; ``training`` is in a cell as long as its training is not finished."""
 
 Group = Literal["ours", "paper", "ablation", "peer", "reference"]
 Status = Literal["done", "failed", "running", "waiting"]
+# A place in the sweep, e.g. a codebook size; None without a sweep, and for methods that the sweep does not touch.
 Point = int | float | str | None
-"""A place in the sweep, e.g. a codebook size; None without a sweep, and for methods that the sweep does not touch."""
-
 GROUP_LABELS: dict[Group, str] = {group: "paper's form" if group == "paper" else group for group in get_args(Group)}
 
 
@@ -72,35 +71,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Task:
-    """What the process of a cell has to know beside its config.
+    """What the process of a cell has to know beside its config."""
 
-    Attributes:
-        images: to evaluate on; None: all.
-        after: the cell whose network it takes over.
-        afterwards: whether it gets its codebook after training, by k-means.
-        kmeans_images: training images for that; None: all.
-        probes: steps at which usage is counted over enough latents, as it is at the end.
-    """
-
-    images: int | None = None
+    images: int | None = None  # to evaluate on; None: all
     metrics: tuple[str, ...] = ()
-    after: str | None = None
-    afterwards: bool = False
-    kmeans_images: int | None = None
-    probes: tuple[int, ...] = ()
+    after: str | None = None  # the cell whose network it takes over
+    afterwards: bool = False  # whether it gets its codebook after training, by k-means
+    kmeans_images: int | None = None  # training images for that; None: all
+    probes: tuple[int, ...] = ()  # steps at which usage is counted over enough latents, as it is at the end
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method at one place of the sweep with one seed: what it is, and how it went.
-
-    Attributes:
-        values: what was measured, by metric (:data:`driftvq.records.metric_table.METRICS`).
-        n: images behind the values.
-        usage_over, usage_latents: the latents that usage and perplexity were counted over, for readers; how many.
-        missing: metrics that could not be measured, and why.
-        seconds: of "train" and "evaluate"; "unfinished": of a training that was interrupted.
-    """
+    """One method at one place of the sweep with one seed: what it is, and how it went."""
 
     folder: Path = field(metadata={"stored": False})
     method: str
@@ -111,14 +94,14 @@ class Cell:
     log: str = LOG_FILE
     config: dict[str, Any] = field(default_factory=dict)
     task: Task = Task()
-    values: dict[str, float] = field(default_factory=dict)
-    n: int | None = None
-    usage_over: str | None = None
-    usage_latents: int | None = None
-    missing: tuple[str, ...] = ()
+    values: dict[str, float] = field(default_factory=dict)  # what was measured, by metric (metric_table.METRICS)
+    n: int | None = None  # images behind the values
+    usage_over: str | None = None  # the latents that usage and perplexity were counted over, for readers
+    usage_latents: int | None = None  # and how many
+    missing: tuple[str, ...] = ()  # metrics that could not be measured, and why
     codebook_size: int | None = None
     code_dim: int | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # "train", "evaluate"; "unfinished": interrupted training
     steps: int | None = None
     ms_per_step: float | None = None
     peak_memory_mb: float | None = None
@@ -207,8 +190,7 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
         FileNotFoundError: there is no such folder, or no comparison in it.
         ValueError: a file is damaged or contradicts another; the message names it.
     """
-    folder = Path(folder)
-    path = folder / COMPARISON_FILE
+    path = (folder := Path(folder)) / COMPARISON_FILE
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
     if not path.is_file():
@@ -224,11 +206,11 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
         if repeated:
             raise ValueError(f"{path}: {key!r} names {', '.join(repeated)} more than once; allowed: once")
     for place in comparison.places:
-        _check_method(place.method, names, path)
+        check_name("method", place.method, names, file=path)
     cells: dict[Place, Cell] = {}
     for path in sorted(folder.glob(f"{CELLS}/*/{CELL_FILE}")):
         cell = read_cell(path.parent)
-        _check_method(cell.method, names, path)
+        check_name("method", cell.method, names, file=path)
         if cell.place not in comparison.places:
             raise ValueError(f"{path}: {cell.place} is none of the places that {COMPARISON_FILE} names")
         if cell.place in cells:
@@ -237,10 +219,3 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
     for at in comparison.places:
         cells.setdefault(at, Cell(folder / CELLS, at.method, at.point, at.seed, "waiting"))
     return replace(comparison, cells=tuple(cells[place] for place in comparison.places))
-
-
-def _check_method(name: str, methods: list[str], path: Path) -> None:
-    try:
-        check_name("method", name, methods)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error

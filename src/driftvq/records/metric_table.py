@@ -5,22 +5,14 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Better = Literal["lower", "higher"]
-
 
 class Metric(NamedTuple):
-    """A measure.
-
-    Attributes:
-        better: the good direction; None if there is none, and then no value is the best.
-        unit: "dB", "bits", …; "%" for a share that is written as a percentage.
-        decimals: digits after the point; None for three significant ones of a typical value.
-    """
+    """A measure."""
 
     label: str
-    better: Better | None
-    unit: str = ""
-    decimals: int | None = None
+    better: Literal["lower", "higher"] | None  # None if there is no good direction, and then no value is the best
+    unit: str = ""  # "dB", "bits", …; "%" for a share that is written as a percentage
+    decimals: int | None = None  # digits after the point; None for three significant ones of a typical value
     meaning: str = ""
 
     @property
@@ -33,7 +25,7 @@ class Metric(NamedTuple):
         return f"{self.label} ({self.unit})" if self.unit and not self.percent else self.label
 
 
-METRICS = {
+METRICS = {  # everything that has a name; a new metric is one more line
     "rfid": Metric("rFID", "lower", "", 2, "Fréchet distance of Inception features, reconstructions to originals"),
     "kid": Metric("KID", "lower", "", None, "kernel distance of the same features; unbiased, so better at few images"),
     "kid_std": Metric("KID, spread", "lower", "", None, "standard deviation of KID over its subsets; comes with it"),
@@ -51,19 +43,16 @@ METRICS = {
     "drift_followed": Metric("Drift followed", None, "", 3, "share of the fitted drift that codes followed at the end"),
     "thinnest": Metric("Thinnest", None, "", None, "spread of the latents on the last principal axis over the first"),
 }  # fmt: skip
-"""Everything that has a name; a new metric is one more line."""
+# What few readers ask for: kept with each cell, and in tables of comparisons that name it.
 ASIDE = ("thinnest", "bandwidth")
-"""What few readers ask for: kept with each cell, and in tables of comparisons that name it."""
-
+# What ``driftvq evaluate`` measures: of the features of all images, as a mean over images, of the selected codes.
 FEATURE_METRICS = ("rfid", "kid")
 MEAN_METRICS = ("lpips_alex", "lpips_vgg", "ssim", "ms_ssim", "psnr")
 CODE_METRICS = ("usage", "perplexity", "bits_per_image")
 MEASURED = (*FEATURE_METRICS, "kid_std", *MEAN_METRICS, *CODE_METRICS)
-"""What ``driftvq evaluate`` measures: of the features of all images, as a mean over images, of the selected codes."""
-NEED_WEIGHTS = (*FEATURE_METRICS, "kid_std", "lpips_alex", "lpips_vgg")
-"""Those that are networks."""
+NEED_WEIGHTS = (*FEATURE_METRICS, "kid_std", "lpips_alex", "lpips_vgg")  # those that are networks
 
-DRIFT = {
+DRIFT = {  # readings of the drift meter in plain words, those that tell most first
     "latents_moved": "How far the latents moved, in units of their spread",
     "cells_changed": "Share of latents that got another code",
     "follow_unselected": "How much of the drift unselected codes follow (1: all)",
@@ -85,20 +74,16 @@ DRIFT = {
     "age_max": "Steps since a code was last selected, longest",
     "interval": "Steps between readings",
 }
-"""Readings of the drift meter in plain words, those that tell most first."""
-OWN = {
+OWN = {  # what quantizers say of themselves while they train, in plain words
     "drift_followed": "Share of the fitted drift that codes follow",
     "relocated": "Lost codes that were moved to a latent, in all",
 }
-"""What quantizers say of themselves while they train, in plain words."""
 
+# Latents for each code that usage is counted over, where there are so many: less than one in 10²⁰ of equally likely
+# codes then stays unselected. Over fewer, codes that are rarely needed look dead.
 LATENTS_PER_CODE = 50
-"""Latents for each code that usage is counted over, where there are so many: less than one in 10²⁰ of equally likely
-codes then stays unselected. Over fewer, codes that are rarely needed look dead."""
+# A codebook is alive from the first share of what can be selected on, and collapsed below the second.
 ALIVE, COLLAPSED = 0.8, 0.2
-"""A codebook is alive from the first share of what can be selected on, and collapsed below the second."""
-
-State = Literal["alive", "partly used", "collapsed"]
 
 
 def expected_usage(codes: int, latents: int) -> float:
@@ -106,14 +91,13 @@ def expected_usage(codes: int, latents: int) -> float:
     return -math.expm1(latents * math.log1p(-1 / codes)) if codes > 1 else 1.0
 
 
-def codebook_state(usage: float, possible: float = 1.0) -> State:
+def codebook_state(usage: float, possible: float = 1.0) -> Literal["alive", "partly used", "collapsed"]:
     """Whether a codebook is alive: the one definition, by its usage and what this can reach at best."""
     share = usage / possible if possible > 0 else 1.0
     return "alive" if share >= ALIVE else "collapsed" if share < COLLAPSED else "partly used"
 
 
-AT_STEP = re.compile(r"(\w+)@(\d+)")
-"""A metric on the way: ``usage@300`` is the usage after 300 steps."""
+AT_STEP = re.compile(r"(\w+)@(\d+)")  # a metric on the way: ``usage@300`` is the usage after 300 steps
 
 
 def metric(name: str) -> Metric:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 import shlex
 from collections.abc import Mapping
@@ -16,24 +15,14 @@ from driftvq.records.comparisons import COMPARISON_FILE, Cell, Comparison, Metho
 
 CONFIG_FILE, ENVIRONMENT_FILE = "config.yaml", "environment.json"
 METRICS_FILE, SKIPPED_FILE, EVALUATION_FILE = "metrics.jsonl", "skipped.txt", "evaluation.json"
-CHECKPOINTS, MODEL, SAMPLES = "checkpoints", "model", "samples"
-"""Folders."""
-WEIGHTS_FILE = "model.safetensors"
-"""In ``model``."""
-
-MAX_BYTES, MAX_DEPTH = 1 << 20, 20
-"""Of a YAML file, and of lists and mappings in each other."""
-
-RUN = "train"
-"""The recipe of a comparison that is a single run of ``driftvq train``."""
+CHECKPOINTS, MODEL, SAMPLES = "checkpoints", "model", "samples"  # folders
+WEIGHTS_FILE = "model.safetensors"  # in ``model``
+MAX_BYTES, MAX_DEPTH = 1 << 20, 20  # of a YAML file, and of lists and mappings in each other
+RUN = "train"  # the recipe of a comparison that is a single run of ``driftvq train``
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """What a YAML file of ``key: value`` lines says.
-
-    Raises:
-        ValueError: there is no such file, or something else is in it; the message names it.
-    """
+    """What a YAML file of ``key: value`` lines says; a ValueError that names it, if something else is in it."""
     if not path.is_file():
         raise ValueError(f"no such config file: {path}")
     if path.stat().st_size > MAX_BYTES:
@@ -48,20 +37,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """What YAML says.
+    """What YAML says; a ValueError, if it is not valid or has aliases or lists in lists without end.
 
-    Raises:
-        ValueError: it is not valid, or has aliases, with which a few lines can stand for any number of values, or lists
-            in lists without end, which take PyYAML the square of their number.
+    With aliases a few lines can stand for any number of values; the lists take PyYAML the square of their number.
     """
     yaml, depth = pyyaml(), 0
     try:
         for event in yaml.parse(text):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH or isinstance(event, yaml.AliasEvent):
-                raise ValueError(
-                    f"allowed: {MAX_DEPTH} lists in lists, and each value written out, without aliases (*)"
-                )
+                allowed = f"{MAX_DEPTH} lists in lists, and each value written out, without aliases (*)"
+                raise ValueError(f"allowed: {allowed}")
         return yaml.safe_load(text)
     # Beside its own errors, what PyYAML's tags raise where their text is none of theirs.
     except (yaml.YAMLError, LookupError, AttributeError, TypeError, RecursionError) as error:
@@ -73,11 +59,11 @@ def pyyaml() -> Any:
     return needed("yaml", "settings need PyYAML")
 
 
-def append_record(path: Path, step: int, values: Mapping[str, Any]) -> None:
+def append_record(path: Path, step: int, values: Mapping[str, float]) -> None:
     """Add one line, in one write; a value that is not a finite number becomes null."""
-    record = {"step": step} | {name: _finite(value) for name, value in values.items() if name != "step"}
+    plain = {name: value if isinstance(value, int) else float(value) for name, value in values.items()}
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.write(json.dumps(encode({"step": step, **plain}), allow_nan=False) + "\n")
 
 
 def drop_records_after(path: Path, step: int) -> None:
@@ -85,13 +71,6 @@ def drop_records_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     write_text(path, "".join(f"{json.dumps(line)}\n" for line in read_records(path) if line["step"] <= step))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, str | bool | int) or value is None:
-        return value
-    number = float(value)
-    return number if math.isfinite(number) else None
 
 
 def load_results(folder: str | os.PathLike[str]) -> Comparison:
@@ -111,25 +90,15 @@ def _load_run(folder: Path) -> Comparison:
     environment = {key: versions.get(key) for key in ("driftvq", "torch")}
     environment |= {key: about.get(key) for key in ("python", "platform", "threads")}
     return Comparison(
-        folder=folder,
-        name=folder.resolve().name,
-        recipe=RUN,
-        title=f"Training run {folder.resolve().name}",
-        scale="",
-        question="",
+        folder=folder, name=folder.resolve().name, title=f"Training run {folder.resolve().name}",
+        recipe=RUN, scale="", question="", sweep=None, seeds=(seed,), config=config, notes=notes, cells=(cell,),
         command=shlex.join(["driftvq", *map(str, command[1:])]) if command else "",
         created=str(about.get("date") or ""),
-        seeds=(seed,),
         metrics=("psnr", *(key for key in cell.values if key not in ("psnr", "selected"))),
-        sweep=None,
-        methods=(Method(name, name, "ours"),),
-        places=(Place(name, None, seed),),
+        methods=(Method(name, name, "ours"),), places=(Place(name, None, seed),),
         environment={key: value for key, value in environment.items() if value is not None},
         data={"source": config.get("data") or "embedded photographs", "size": config.get("size")},
-        config=config,
-        notes=notes,
-        cells=(cell,),
-    )
+    )  # fmt: skip
 
 
 def weights_hash(run: Path) -> str | None:
@@ -173,16 +142,7 @@ def _run_cell(folder: Path, name: str, seed: int, config: dict[str, Any], found:
     values |= {key: float(value) for key, value in measured.items() if key not in ("usage", "perplexity")}
     steps = int(last.get("step", 0))
     return Cell(
-        folder=folder,
-        method=name,
-        point=None,
-        seed=seed,
-        status="done",
-        config=config,
-        values=values,
-        n=found.get("n"),
+        folder, name, None, seed, "done", config=config, values=values, n=found.get("n"), steps=steps,
         usage_over=f"the last {min(100, steps)} steps of training" if "usage" in values else None,
-        codebook_size=None if name == "none" else config.get("codebook_size"),
-        code_dim=config.get("code_dim"),
-        steps=steps,
-    )
+        codebook_size=None if name == "none" else config.get("codebook_size"), code_dim=config.get("code_dim"),
+    )  # fmt: skip

@@ -11,44 +11,30 @@ from driftvq.records.metric_table import DRIFT, OWN, drift_label, metric
 from driftvq.records.runs import METRICS_FILE
 from driftvq.report.results import Results, Row
 
-MAX_POINTS = 300
-MIN_POINTS = 40
-BUDGET = 150_000
-"""Points of all curves of a page together, as far as MIN_POINTS allows."""
+MIN_POINTS, MAX_POINTS = 40, 300  # of a curve
+BUDGET = 150_000  # points of all curves of a page together, as far as MIN_POINTS allows
 
-QUALITY = {
+QUALITY = {  # curves of the training itself: the metric, and what it is counted over
     "train/usage": ("usage", "share of the codes selected, or set by the start, in the last 100 training steps"),
     "val/usage": ("selected", "share of the codes that the validation images select"),
     "val/psnr": ("psnr", "on the validation images"),
 }
-"""Curves of the training itself: the metric, and what it is counted over."""
-
-WINDOW = 100
-"""Training steps that usage is counted over."""
+WINDOW = 100  # training steps that usage is counted over
 ALL_STARTED = "share of the codes selected so far; a k-means start sets all, so a collapse shows after 100 steps only"
-
-FIRST_READINGS = 4
-"""Readings of the drift meter that are seen at once."""
+FIRST_READINGS = 4  # readings of the drift meter that are seen at once
 
 MAX_BARS = 200
-POINTS = 120_000
-"""Codes and latents of all maps of a page together."""
+POINTS = 120_000  # codes and latents of all maps of a page together
+GRID = 1000  # places of a map are whole numbers up to this
+CROSS = 20  # dead codes within a square of so many places share a cross
 
-GRID = 1000
-"""Places of a map are whole numbers up to this."""
-CROSS = 20
-"""Dead codes within a square of so many places share a cross."""
-
-Curve = dict[int, list[float]]
-"""The values of all seeds by step."""
+Curve = dict[int, list[float]]  # the values of all seeds by step
 
 
 def gather_curves(results: Results) -> dict[str, Any]:
     """Charts and their curves: mean, lowest and highest over seeds by step, thinned."""
-    records = [
-        (row, [read_records(cell.folder / METRICS_FILE) for cell in row.cells if cell.status != "waiting"])
-        for row in results.rows
-    ]
+    begun = [(row, [cell.folder for cell in row.cells if cell.status != "waiting"]) for row in results.rows]
+    records = [(row, [read_records(folder / METRICS_FILE) for folder in folders]) for row, folders in begun]
     keys = list(dict.fromkeys(key for _, seeds in records for lines in seeds for line in lines for key in line))
     charts = _charts(keys)
     curves = [(i, row, _by_step(seeds, chart["key"])) for i, chart in enumerate(charts) for row, seeds in records]
@@ -58,11 +44,8 @@ def gather_curves(results: Results) -> dict[str, Any]:
         charts[0]["where"] = ALL_STARTED
     limit = max(MIN_POINTS, min(MAX_POINTS, BUDGET // max(1, len(curves))))
     axes: dict[tuple[int, ...], int] = {}
-    return {
-        "charts": charts,
-        "curves": [_drawn(i, row, curve, limit, axes, results) for i, row, curve in curves],
-        "steps": [list(steps) for steps in axes],
-    }
+    drawn = [_drawn(i, row, curve, limit, axes, results) for i, row, curve in curves]
+    return {"charts": charts, "curves": drawn, "steps": [list(steps) for steps in axes]}
 
 
 class Reached(NamedTuple):
@@ -130,10 +113,10 @@ def _charts(keys: Sequence[str]) -> list[dict[str, Any]]:
     known = [f"drift/{name}" for name in DRIFT if f"drift/{name}" in keys and name != "interval"]
     others = sorted(key for key in keys if key.startswith("drift/") and key.removeprefix("drift/") not in DRIFT)
     first = [*known[:FIRST_READINGS], *own]
-    for key in (*first, *known[FIRST_READINGS:], *others):
-        chart = {"key": key, "kind": "drift", "label": drift_label(key), "percent": False, "first": key in first}
-        charts.append(chart)
-    return charts
+    return charts + [
+        {"key": key, "kind": "drift", "label": drift_label(key), "percent": False, "first": key in first}
+        for key in (*first, *known[FIRST_READINGS:], *others)
+    ]
 
 
 def _by_step(seeds: Sequence[list[dict[str, Any]]], key: str) -> Curve:
@@ -152,22 +135,17 @@ def _drawn(
     steps = tuple(all_steps[i] for i in thinned(len(all_steps), limit))
     values = [curve[step] for step in steps]
     drawn: dict[str, Any] = {
-        "chart": chart,
-        "method": results.comparison.methods.index(row.method),
-        "point": row.point,
+        "chart": chart, "method": results.comparison.methods.index(row.method), "point": row.point,
         "steps": axes.setdefault(steps, len(axes)),
         "mean": [rounded(math.fsum(found) / len(found)) for found in values],
-    }
+    }  # fmt: skip
     if any(len(found) > 1 for found in values):
         drawn |= {"low": [rounded(min(found)) for found in values], "high": [rounded(max(found)) for found in values]}
     return drawn
 
 
 def gather_codes(results: Results) -> list[dict[str, Any]]:
-    """For each row with codes its sorted counts and its map, both of the first finished seed.
-
-    Beside them stands what the evaluated images select, and what they select of the codes of a reference.
-    """
+    """For each row with codes its sorted counts, its map, and what images select, all of the first finished seed."""
     found = []
     for row in results.rows:
         read = ((cell.seed, read_codes(cell)) for cell in row.done)
@@ -184,21 +162,13 @@ def _drawn_codes(row: Row, seed: int, codes: Codes, limit: int, results: Results
     # Spread over the living codes, and where the dead begin: they show the shape of the sorted counts.
     ranks = sorted({*thinned(max(alive, 1), MAX_BARS), min(alive, len(counts) - 1), len(counts) - 1})
     return {
-        "method": results.comparison.methods.index(row.method),
-        "point": row.point,
-        "seed": seed,
-        "size": len(counts),
-        "alive": alive,
-        "total": total,
+        "method": results.comparison.methods.index(row.method), "point": row.point, "seed": seed,
+        "size": len(counts), "alive": alive, "total": total,
         "perplexity": round(math.exp(-math.fsum(p * math.log(p) for p in shares)), 1) if shares else 0.0,
-        "state": row.state,
-        "selected": row.values["selected"].mean if "selected" in row.values else None,
-        "images": row.done[0].n,
-        "reference": _reference(results, row),
-        "ranks": ranks,
-        "counts": [ordered[rank] for rank in ranks],
-        "map": _map(codes, limit),
-    }
+        "state": row.state, "selected": row.values["selected"].mean if "selected" in row.values else None,
+        "images": row.done[0].n, "reference": _reference(results, row),
+        "ranks": ranks, "counts": [ordered[rank] for rank in ranks], "map": _map(codes, limit),
+    }  # fmt: skip
 
 
 def _reference(results: Results, row: Row) -> dict[str, Any] | None:
@@ -211,10 +181,7 @@ def _reference(results: Results, row: Row) -> dict[str, Any] | None:
 
 
 def _map(codes: Codes, limit: int) -> dict[str, Any] | None:
-    """Living codes, dead codes and latents on one whole-number grid; None if the file has no places.
-
-    Dead codes that lie together are one place with their number.
-    """
+    """Living codes, dead codes and latents on one whole-number grid; None if the file has no places."""
     points, numbers, latents = codes.points, codes.point_codes, codes.latents
     known = all(0 <= number < len(codes.counts) for number in numbers)
     if not points or len(numbers) != len(points) or not known or any(len(place) != 2 for place in (*points, *latents)):
@@ -231,13 +198,11 @@ def _map(codes: Codes, limit: int) -> dict[str, Any] | None:
 
     counts = codes.counts
     return {
-        "width": round(width * scale),
-        "height": round(height * scale),
+        "width": round(width * scale), "height": round(height * scale),
         "alive": grid([points[i] for i in shown if counts[numbers[i]] > 0]),
         "dead": _together(grid([points[i] for i in shown if counts[numbers[i]] <= 0])),
-        "latents": grid(latents),
-        "shown": len(shown),
-    }
+        "latents": grid(latents), "shown": len(shown),
+    }  # fmt: skip
 
 
 def _together(places: Sequence[int]) -> list[int]:
@@ -245,8 +210,5 @@ def _together(places: Sequence[int]) -> list[int]:
     squares: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for x, y in zip(places[::2], places[1::2], strict=True):
         squares.setdefault((x // CROSS, y // CROSS), []).append((x, y))
-    found = [
-        (*(round(math.fsum(axis) / len(some)) for axis in zip(*some, strict=True)), len(some))
-        for some in squares.values()
-    ]
-    return [number for place in found for number in place]
+    means = [[round(math.fsum(axis) / len(some)) for axis in zip(*some, strict=True)] for some in squares.values()]
+    return [number for place, some in zip(means, squares.values(), strict=True) for number in (*place, len(some))]

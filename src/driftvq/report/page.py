@@ -22,12 +22,9 @@ from driftvq.report.tables import ABOUT, ARROWS, column_size, results_table
 from driftvq.report.words import answer, counted, gather_paper
 
 REPORT_FILE = "report.html"
+# In the order in which they are loaded.
 SCRIPTS = ("dom.js", "state.js", "chart.js", "table.js", "training.js", "codes.js", "strips.js", "facts.js", "page.js")
-"""In the order in which they are loaded."""
-
-MAX_BYTES = 10_000_000
-IMAGE_BYTES = 5_000_000
-"""What the images of a page may take together."""
+MAX_BYTES, IMAGE_BYTES = 10_000_000, 5_000_000  # of a page, and of its images together
 
 
 def write_report(
@@ -66,20 +63,14 @@ def embed_json(value: Any) -> str:
 def _page(comparisons: Sequence[Results], budget: int) -> str:
     payloads = [comparison_payload(results, budget // len(comparisons)) for results in comparisons]
     style, script = _asset("style.css"), "\n".join(_asset(name) for name in SCRIPTS)
-    first = comparisons[0].comparison
-    title = first.title if len(comparisons) == 1 else f"{len(comparisons)} comparisons side by side"
-    parts = {
-        "title": html.escape(f"{title} · driftvq"),
-        "policy": f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'",
-        "style": style,
-        "plain": "\n".join(  # what is shown without JavaScript
-            f"<p>{html.escape(str(answer(results)))}</p>\n<pre>{html.escape(results_table(results))}</pre>"
-            for results in comparisons
-        ),
-        "data": embed_json({"title": title, "collapsed": COLLAPSED, "comparisons": payloads}),
-        "script": script,
-    }
+    several = f"{len(comparisons)} comparisons side by side"
+    title = comparisons[0].comparison.title if len(comparisons) == 1 else several
+    parts = {"title": html.escape(f"{title} · driftvq"), "style": style, "script": script}
+    allowed = f"img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    parts["policy"] = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+    shown = [(html.escape(str(answer(results))), html.escape(results_table(results))) for results in comparisons]
+    parts["plain"] = "\n".join(f"<p>{text}</p>\n<pre>{table}</pre>" for text, table in shown)  # without JavaScript
+    parts["data"] = embed_json({"title": title, "collapsed": COLLAPSED, "comparisons": payloads})
     pieces = _asset("page.html").split("{{")
     return pieces[0] + "".join(parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces[1:]))
 
@@ -99,79 +90,55 @@ def comparison_payload(results: Results, image_budget: int) -> dict[str, Any]:
     configs = [(row, row.cells[0].config) for row in results.rows if row.cells[0].config]
     return {
         **{key: getattr(comparison, key) for key in ABOUT},
-        "notes": [*comparison.notes, *counted(results)],
-        "folder": str(comparison.folder),
-        "answer": answer(results)._asdict(),
-        "single": comparison.recipe == RUN,
-        "points": results.points,
-        "lead": results.lead,
-        "cells": len(comparison.cells),
+        "notes": [*comparison.notes, *counted(results)], "folder": str(comparison.folder),
+        "answer": answer(results)._asdict(), "single": comparison.recipe == RUN,
+        "points": results.points, "lead": results.lead, "cells": len(comparison.cells),
         "methods": [encode(method) | {"groupLabel": GROUP_LABELS[method.group]} for method in comparison.methods],
         "columns": [_column(results, name) for name in results.columns],
         "rows": [_row(results, row, reached.get((row.method.name, row.point))) for row in results.rows],
         "missing": sorted({text for cell in comparison.cells for text in cell.missing}),
-        "training": gather_curves(results),
-        "codes": gather_codes(results),
-        "strips": gather_strips(results, image_budget),
-        "paper": gather_paper(results),
-        "facts": facts,
+        "training": gather_curves(results), "codes": gather_codes(results),
+        "strips": gather_strips(results, image_budget), "paper": gather_paper(results), "facts": facts,
         "configs": [{"label": row.method.label, "point": row.point, "config": config} for row, config in configs],
-    }
+    }  # fmt: skip
 
 
 def _column(results: Results, name: str) -> dict[str, Any]:
     known = metric(name)
     return {
-        "name": name,
-        "label": known.heading,
-        "size": column_size(results, name),
-        "better": known.better,
-        "extra": name not in results.comparison.metrics,
-        "heading": f"{known.heading} {ARROWS[known.better]}".rstrip(),
-        "percent": known.percent,
-        "digits": results.digits[name],
-        "meaning": known.meaning,
-    }
+        "name": name, "label": known.heading, "size": column_size(results, name), "better": known.better,
+        "extra": name not in results.comparison.metrics, "heading": f"{known.heading} {ARROWS[known.better]}".rstrip(),
+        "percent": known.percent, "digits": results.digits[name], "meaning": known.meaning,
+    }  # fmt: skip
 
 
 def _row(results: Results, row: Row, reached: Reached | None) -> dict[str, Any]:
     counts = {status: sum(cell.status == status for cell in row.cells) for status in ("running", "waiting")}
     return {
-        "method": results.comparison.methods.index(row.method),
-        "point": row.point,
-        "rank": row.rank,
+        "method": results.comparison.methods.index(row.method), "point": row.point, "rank": row.rank,
         "values": {name: _value(results, row, name) for name in results.columns if name in row.values},
-        "verdict": _verdict(row, results.lead),
-        "state": row.state,
-        "done": len(row.done),
-        "seeds": len(row.cells),
+        "verdict": _verdict(row, results.lead), "state": row.state,
+        "done": len(row.done), "seeds": len(row.cells),
         "unfinished": ", ".join(f"{n} {status}" for status, n in counts.items() if n),
         "failed": [{"seed": cell.seed, "error": cell.error, "log": str(cell.log_path)} for cell in row.failed],
         "cost": {
-            "ms": row.mean_of("ms_per_step"),
-            "memory": row.mean_of("peak_memory_mb"),
+            "ms": row.mean_of("ms_per_step"), "memory": row.mean_of("peak_memory_mb"),
             **{kind: row.done[0].parameters.get(kind) if row.done else None for kind in ("network", "quantizer")},
-            "train": row.train_seconds,
-            "level": reached and reached.level,
-            "reach": reached and reached.seconds,
+            "train": row.train_seconds, "level": reached and reached.level, "reach": reached and reached.seconds,
         },
-    }
+    }  # fmt: skip
 
 
 def _value(results: Results, row: Row, name: str) -> dict[str, Any]:
     (mean, spread, n), digits = row.values[name], results.digits[name]
     return {
-        "mean": rounded(mean, 8),
-        "spread": spread and rounded(spread),
-        "n": n,
-        "text": written(name, mean, digits),
+        "mean": rounded(mean, 8), "spread": spread and rounded(spread), "n": n, "text": written(name, mean, digits),
         "spreadText": None if spread is None else written_spread(name, spread, digits),
         "mark": results.mark(row, name),
-    }
+    }  # fmt: skip
 
 
 def _verdict(row: Row, lead: str) -> str:
-    """How a row compares with the best in the lead metric."""
     if lead not in row.values:
         return ""
     if row.rank is None:

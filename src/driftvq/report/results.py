@@ -8,16 +8,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from driftvq.records.comparisons import Cell, Comparison, Method, Point
-from driftvq.records.metric_table import (
-    ASIDE,
-    METRICS,
-    State,
-    codebook_state,
-    decimals,
-    expected_usage,
-    metric,
-    written,
-)
+from driftvq.records.metric_table import ASIDE, METRICS, codebook_state, decimals, expected_usage, metric, written
 
 
 class Summary(NamedTuple):
@@ -76,7 +67,6 @@ class Row:
 
     @property
     def train_seconds(self) -> float | None:
-        """The mean over the finished cells."""
         found = [cell.seconds["train"] for cell in self.done if "train" in cell.seconds]
         return fmean(found) if found else None
 
@@ -86,7 +76,7 @@ class Row:
         return self.method.group != "reference" and any(cell.codebook_size is not None for cell in self.done)
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> str | None:
         """Whether its codebook is alive, by its mean usage; None if that was not measured."""
         return self._state(self.values["usage"].mean) if "usage" in self.values else None
 
@@ -95,7 +85,7 @@ class Row:
         """The usage of every seed whose codebook collapsed."""
         return {seed: used for seed, used in self.by_seed("usage").items() if self._state(used) == "collapsed"}
 
-    def _state(self, usage: float) -> State:
+    def _state(self, usage: float) -> str:
         cell = self.done[0]
         known = cell.usage_latents is not None and cell.codebook_size is not None
         return codebook_state(usage, expected_usage(cell.codebook_size or 1, cell.usage_latents or 0) if known else 1.0)
@@ -164,13 +154,10 @@ def aggregate(comparison: Comparison) -> Results:
     columns += sorted(others, key=lambda name: list(METRICS).index(name) if name in METRICS else len(METRICS))
     lead = next((name for name in columns if metric(name).better), comparison.metrics[0])
     columns.sort(key=lambda name: (name != lead, name != "usage"))
-    best = {}
+    best: dict[tuple[str, Point], str] = {}
     for point in dict.fromkeys(row.point for row in rows):
-        here = [row for row in rows if row.point == point]
-        for name in columns:
-            order = _order(here, name)
-            if len(order) > 1:
-                best[name, point] = order[0].method.name
+        orders = {name: _order([row for row in rows if row.point == point], name) for name in columns}
+        best |= {(name, point): order[0].method.name for name, order in orders.items() if len(order) > 1}
     ranked = [_against_best(row, rows, lead) for row in rows]
     return Results(comparison, tuple(ranked), lead, tuple(columns), best)
 
@@ -248,8 +235,8 @@ def two_sided_p(t: float, df: int) -> float:
     theta = math.atan(abs(t) / math.sqrt(df))
     sin, cos = math.sin(theta), math.cos(theta)
     odd = df % 2
-    term, total = (cos, 0.0) if odd else (1.0, 0.0)
-    for power in range(1 if odd else 0, df - 1, 2):
+    term, total = cos if odd else 1.0, 0.0
+    for power in range(odd, df - 1, 2):
         total += term
         term *= cos * cos * (power + 1) / (power + 2)
     nearer = 2 / math.pi * (theta + sin * total) if odd else sin * total

@@ -11,33 +11,20 @@ from driftvq.records.runs import RUN, SAMPLES
 from driftvq.report.results import Results
 
 MAX_IMAGES = 8
-LANCZOS = 1
-"""Pillow's number for it."""
+LANCZOS = 1  # Pillow's number for it
 SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg"}
 
+# Ways to embed, best first, of which the first one that fits is taken: side in pixels at most, WebP quality (None: the
+# file as it is), images at most.
 LEVELS: tuple[tuple[int, int | None, int], ...] = (
-    # side in pixels at most, WebP quality (None: the file as it is), images at most
-    (0, None, MAX_IMAGES),
-    (512, 90, MAX_IMAGES),
-    (256, 88, MAX_IMAGES),
-    (256, 75, MAX_IMAGES),
-    (192, 80, MAX_IMAGES),
-    (128, 75, MAX_IMAGES),
-    (128, 70, 4),
-    (96, 60, 2),
-    (64, 50, 1),
-)
-"""Ways to embed, best first; the first one that fits is taken."""
-
-HOPELESS = 0.5
-"""A level is given up at once if even reconstructions of half the originals' size would not fit."""
+    (0, None, MAX_IMAGES), (512, 90, MAX_IMAGES), (256, 88, MAX_IMAGES), (256, 75, MAX_IMAGES),
+    (192, 80, MAX_IMAGES), (128, 75, MAX_IMAGES), (128, 70, 4), (96, 60, 2), (64, 50, 1),
+)  # fmt: skip
+HOPELESS = 0.5  # a level is given up at once if even reconstructions of half the originals' size would not fit
 
 
 def gather_strips(results: Results, budget: int) -> dict[str, Any] | None:
-    """Originals and the reconstructions of each row's first finished seed, in at most ``budget`` bytes.
-
-    None if there are no originals, or if they do not fit at all.
-    """
+    """Originals and reconstructions of each row's first finished seed in at most ``budget`` bytes; None: none fit."""
     comparison = results.comparison
     if comparison.recipe == RUN:
         return _sample_strips(results)

@@ -19,15 +19,12 @@ from driftvq.report.results import Results, Row, aggregate
 from driftvq.report.words import answer, counted
 
 RESULTS_FILES = "results.json", "results.csv"
-SEED_KEYS = (
+SEED_KEYS = (  # what the JSON says of each cell
     *("seed", "status", "error", "values", "n", "usage_over", "usage_latents", "missing", "codebook_size", "code_dim"),
     *("seconds", "steps", "ms_per_step", "peak_memory_mb", "parameters"),
 )
-"""What the JSON says of each cell."""
-
+# What readers are told of a comparison.
 ABOUT = ("name", "recipe", "title", "scale", "question", "command", "created", "seeds", "sweep")
-"""What readers are told of a comparison."""
-
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 
 
@@ -180,4 +177,3 @@ def _escape_latex(text: str) -> str:
 
 
 FORMATS: dict[str, Callable[[Results], str]] = {"markdown": _markdown, "csv": _csv, "json": _json, "latex": _latex}
-"""How a table can be written."""

@@ -9,19 +9,14 @@ from driftvq.records.metric_table import METRICS, metric, plain_label, with_unit
 from driftvq.records.runs import RUN
 from driftvq.report.results import Results, Row, covers, on_common_seeds, paired_test, within_spread
 
-OWN = ("ours", "paper", "ablation")
-"""The groups of the paper's methods, in its forms and in ours."""
-
+OWN = ("ours", "paper", "ablation")  # the groups of the paper's methods, in its forms and in ours
+# What a request must leave alone for the settings to be the paper's; of what a recipe varies it may take a part.
 PAPERS_OWN = ("steps", "size", "batch_size", "code_dim", "codebook_size", "evaluation")
-"""What a request must leave alone for the settings to be the paper's; of what a recipe varies it may take a part."""
-
-SETTING = {
+SETTING = {  # what is said of the data and the settings, beside those of the paper
     **{"data.source": "{}", "data.train": "{} training images", "data.evaluation": "{} evaluation images"},
     **{"data.size": "{} pixels a side", "steps": "{} steps", "batch_size": "batches of {}"},
     **{"code_dim": "code dimension {}", "network": "network “{}”"},
 }
-"""What is said of the data and the settings, beside those of the paper."""
-
 SIGNIFICANT = 0.05
 ONE_SEED = "One seed tells who collapses, not who wins by a little: there is no spread to compare the difference with."
 
@@ -64,7 +59,6 @@ def counted(results: Results) -> list[str]:
 
 
 def _run(results: Results) -> Answer:
-    """What a single run has come to."""
     (row,) = results.rows
     names = [name for name in results.columns if metric(name).better and name not in ("usage", "loss")]
     values = ", ".join(f"{plain_label(name)} {with_unit(name, row.values[name].mean)}" for name in names)
@@ -99,9 +93,8 @@ def _wins(results: Results, places: Sequence[Point]) -> str:
     if len(places) == 1:
         return f"{leads} at {sweep.label} = {last}, "
     if not others:
-        everywhere = f"at every {sweep.label} from {places[0]} to {last}"
-        if isinstance(last, str):
-            everywhere = f"under all {len(places)} conditions"
+        points = f"at every {sweep.label} from {places[0]} to {last}"
+        everywhere = f"under all {len(places)} conditions" if isinstance(last, str) else points
         return f"{leads} {everywhere}; at {last} it has "
     rest = [f"{other} at {listed(points)}" for other, points in others]
     winner = results.ranked(last)[0].method.label
@@ -177,8 +170,6 @@ def _value(row: Row, name: str, digits: int) -> str:
 
 
 def _collapse(results: Results) -> str:
-    if not any("usage" in row.values for row in results.rows):
-        return ""
     collapsed: dict[str, list[str]] = {}
     places = results.points if len(results.points) > 1 else ()
     for row in (row for row in results.rows if row.collapsed):
@@ -188,7 +179,7 @@ def _collapse(results: Results) -> str:
         text = ", ".join(f"{which}{written('usage', used, 1)} of the codes used" for which, used in shares.items())
         collapsed.setdefault(row.method.label, []).append(f"{text} at {row.point}" if row.point in places else text)
     if not collapsed:
-        return "No codebook collapsed."
+        return "No codebook collapsed." if any("usage" in row.values for row in results.rows) else ""
     names = [f"{label} ({', '.join(used)})" for label, used in collapsed.items()]
     return f"Collapsed: {listed(names)}."
 
@@ -203,12 +194,11 @@ def gather_paper(results: Results) -> dict[str, Any] | None:
     ours = {(row.method.name, row.point): row for row in reversed(results.rows)}
     pairs = [(row, ours.get((row.method, row.point)) or ours.get((row.method, None))) for row in paper.rows]
     return {
-        "source": paper.source,
-        "difference": scale_difference(results.comparison),
+        "source": paper.source, "difference": scale_difference(results.comparison),
         "agreement": [text for name in names if (text := _agreement(pairs, name))],
         "columns": [{"name": name, "label": metric(name).label} for name in names],
         "rows": [_beside(results, row, ours, names) for row, ours in pairs],
-    }
+    }  # fmt: skip
 
 
 def scale_difference(comparison: Comparison) -> str:
@@ -227,14 +217,11 @@ def scale_difference(comparison: Comparison) -> str:
 def _beside(results: Results, row: PaperRow, ours: Row | None, names: list[str]) -> dict[str, Any]:
     values = {}
     for name in names:
-        here = None if ours is None else ours.values.get(name)
-        there = row.values.get(name)
-        places = results.digits.get(name, 2)
-        values[name] = {
-            "paper": None if there is None else written(name, there, places),
-            "ours": None if here is None else written(name, here.mean, places),
-            "spread": None if here is None or here.spread is None else written_spread(name, here.spread, places),
-        }
+        here, there = None if ours is None else ours.values.get(name), row.values.get(name)
+        places, spread = results.digits.get(name, 2), None if here is None else here.spread
+        texts = {"paper": None if there is None else written(name, there, places)}
+        texts["ours"] = None if here is None else written(name, here.mean, places)
+        values[name] = texts | {"spread": None if spread is None else written_spread(name, spread, places)}
     return {"label": row.label, "ours": ours and ours.method.label, "point": row.point, "values": values}
 
 

@@ -10,5 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainConfig", "TrainResult", "train"]
 
-__getattr__ = importer(__name__, run="TrainResult train")
-"""A config can be read without torch."""
+__getattr__ = importer(__name__, run="TrainResult train")  # a config can be read without torch

@@ -17,8 +17,7 @@ from driftvq.files import TEMPORARY_SUFFIX, replacing
 from driftvq.records.runs import CHECKPOINTS
 
 NAME = re.compile(r"step-(\d{8,})\.ckpt")
-KEPT = 2
-"""The newest one, and the one before it in case the newest cannot be read."""
+KEPT = 2  # the newest one, and the one before it in case the newest cannot be read
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -49,9 +48,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except (zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"checkpoint {path} is truncated or not a checkpoint: {error}") from error
     except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"checkpoint {path} holds more than tensors and plain values, and is refused: it could run code"
-        ) from error
+        found = "more than tensors and plain values, and is refused: it could run code"
+        raise ValueError(f"checkpoint {path} holds {found}") from error
     except Exception as error:  # of what is damaged, zipfile and torch raise almost anything
         if isinstance(error, OSError) and error.filename is not None:
             raise
@@ -94,17 +92,15 @@ def save_checkpoint(fabric: Fabric, run: Path, step: int, state: dict[str, Any])
     path = checkpoint_path(run / CHECKPOINTS, step)
     if fabric.global_rank > 0:
         fabric.save(path, state)
-        fabric.barrier()
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with replacing(path) as temporary:
-            fabric.save(temporary, state)
-    except OSError as error:
-        raise OSError(
-            f"cannot write checkpoint {path}: {_reason(error)}; checkpoints written before are intact"
-        ) from error
-    prune_checkpoints(run / CHECKPOINTS)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with replacing(path) as temporary:
+                fabric.save(temporary, state)
+        except OSError as error:
+            reason = f"{_reason(error)}; checkpoints written before are intact"
+            raise OSError(f"cannot write checkpoint {path}: {reason}") from error
+        prune_checkpoints(path.parent)
     fabric.barrier()  # nobody goes on, or ends, before the checkpoint has its name
 
 

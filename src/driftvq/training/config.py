@@ -1,8 +1,9 @@
 """The settings of a training run, and the reasons to refuse some of them before any work."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
+from math import inf
 from typing import Any
 
 from driftvq.names import check_name, shortened
@@ -11,13 +12,13 @@ LOSSES = ("mse", "mse+lpips")
 CROPS = ("random", "center")
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
 LAYOUTS = ("auto", "on", "off")
-MONITORS = ("psnr", "ssim", "loss", "usage", "perplexity")
-"""Validation metrics that can choose the best model."""
+MONITORS = ("psnr", "ssim", "loss", "usage", "perplexity")  # validation metrics that can choose the best model
 
-EMBEDDED_STEPS = 800
-"""Default number of steps on the embedded photographs: a first result in minutes on two cores."""
-DATA_STEPS = 20_000
-"""Default number of steps on a user's own images."""
+SSIM_LEAST_SIZE = 11  # side of its window
+EMBEDDED_STEPS = 800  # default number of steps on the embedded photographs: a first result in minutes on two cores
+DATA_STEPS = 20_000  # default number of steps on a user's own images
+_STEPS = f"optimizer steps; default: {EMBEDDED_STEPS:,} on the embedded photographs, {DATA_STEPS:,} on --data"
+SOURCES = "a folder of images, a list file (.txt), .tar shards or hf:NAME"
 
 
 def _setting(section: str, default: Any, text: str, **more: Any) -> Any:
@@ -26,8 +27,9 @@ def _setting(section: str, default: Any, text: str, **more: Any) -> Any:
     return field(**value, metadata={"section": section, "help": text, **more})
 
 
-_model, _data, _training, _machine = (partial(_setting, name) for name in ("model", "data", "training", "machine"))
-_record = partial(_setting, "record", keeps_course=True)
+_model, _data, _train, _host = (partial(_setting, name) for name in ("model", "data", "training", "machine"))
+_where, _record = (partial(_setting, name, keeps_course=True) for name in ("machine", "record"))
+_source = partial(_data, None, metavar="SPEC")
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,8 @@ class TrainConfig:
     )
     latent_scale: float = _model(1.0, "factor of the latents before the quantizer, taken back behind it")
 
-    data: str | None = _data(
-        None,
-        "a folder of images, a list file (.txt), .tar shards or hf:NAME; default: embedded photographs",
-        metavar="SPEC",
-    )
-    val_data: str | None = _data(
-        None, "images to validate on, like --data; default: the held-out part of --data", metavar="SPEC"
-    )
+    data: str | None = _source(f"{SOURCES}; default: embedded photographs")
+    val_data: str | None = _source("images to validate on, like --data; default: the held-out part of --data")
     val_share: float = _data(0.05, "share of --data to hold out where it has no split of its own")
     size: int = _data(64, "side of the square training images in pixels", least=1)
     crop: str = _data("random", "where to cut training images", choices=CROPS)
@@ -62,45 +58,34 @@ class TrainConfig:
     strict: bool = _data(False, "stop at an unreadable image instead of skipping it", keeps_course=True)
     workers: int = _data(1, "processes that read images, per device; 0: none of their own", least=0, keeps_course=True)
 
-    steps: int | None = _training(
-        None,
-        f"optimizer steps; default: {EMBEDDED_STEPS:,} on the embedded photographs, {DATA_STEPS:,} on --data",
-        least=1,
-        keeps_course=True,
-    )
-    epochs: float | None = _training(None, "passes over the data, instead of --steps", keeps_course=True)
-    batch_size: int = _training(16, "images per step and device", least=1)
-    accumulate: int = _training(1, "batches per optimizer step, whose gradients are averaged", least=1)
-    learning_rate: float = _training(5e-4, "of Adam")
-    betas: tuple[float, float] = _training((0.9, 0.999), "of Adam")
-    loss: str = _training("mse", "of the reconstruction", choices=LOSSES)
-    lpips_weight: float = _training(1.0, "factor of the LPIPS term of mse+lpips")
-    adversarial_weight: float = _training(0.0, "factor of the adversarial term; 0: no discriminator")
-    adversarial_start: int = _training(10_000, "first step with the adversarial term", least=0)
-    clip: float = _training(0.0, "largest norm of the gradient; 0: any")
-    weight_ema: float = _training(
-        0.0, "decay of the moving average of the weights that is validated and saved; 0: none"
-    )
-    warm_up: int = _training(
+    steps: int | None = _train(None, _STEPS, least=1, keeps_course=True)
+    epochs: float | None = _train(None, "passes over the data, instead of --steps", keeps_course=True)
+    batch_size: int = _train(16, "images per step and device", least=1)
+    accumulate: int = _train(1, "batches per optimizer step, whose gradients are averaged", least=1)
+    learning_rate: float = _train(5e-4, "of Adam")
+    betas: tuple[float, float] = _train((0.9, 0.999), "of Adam")
+    loss: str = _train("mse", "of the reconstruction", choices=LOSSES)
+    lpips_weight: float = _train(1.0, "factor of the LPIPS term of mse+lpips")
+    adversarial_weight: float = _train(0.0, "factor of the adversarial term; 0: no discriminator")
+    adversarial_start: int = _train(10_000, "first step with the adversarial term", least=0)
+    clip: float = _train(0.0, "largest norm of the gradient; 0: any")
+    weight_ema: float = _train(0.0, "decay of the moving average of the weights that is validated and saved; 0: none")
+    warm_up: int = _train(
         0, "first steps as a plain autoencoder, before the quantizer sees a latent; in one process", least=0
     )
-    settle: float = _training(
+    settle: float = _train(
         0.0,
         "share of the steps, the last ones, in which the encoder rests: the codebook goes to k-means of its latents, "
         "and the decoder learns alone; 0: none",
     )
-    seed: int = _training(0, "of weights, data order and crops", least=0)
+    seed: int = _train(0, "of weights, data order and crops", least=0)
 
-    accelerator: str = _machine("auto", "Lightning's: auto, cpu, gpu, mps, …", keeps_course=True)
-    devices: int | str = _machine(
-        "auto", "Lightning's: a number, a list such as 0,1, or auto (one process on CPUs)", keeps_course=True
-    )
-    num_nodes: int = _machine(1, "Lightning's: machines", least=1, keeps_course=True)
-    strategy: str = _machine("auto", "Lightning's: auto, ddp or one of its forms", keeps_course=True)
-    precision: str = _machine(
-        "auto", "auto: bf16-mixed where the hardware computes it, else 32-true", choices=PRECISIONS
-    )
-    channels_last: str = _machine("auto", "memory layout of images and kernels", choices=LAYOUTS)
+    accelerator: str = _where("auto", "Lightning's: auto, cpu, gpu, mps, …")
+    devices: int | str = _where("auto", "Lightning's: a number, a list such as 0,1, or auto (one process on CPUs)")
+    num_nodes: int = _where(1, "Lightning's: machines", least=1)
+    strategy: str = _where("auto", "Lightning's: auto, ddp or one of its forms")
+    precision: str = _host("auto", "auto: bf16-mixed where the hardware computes it, else 32-true", choices=PRECISIONS)
+    channels_last: str = _host("auto", "memory layout of images and kernels", choices=LAYOUTS)
 
     val_every: int = _record(500, "steps between validations", least=1)
     val_images: int = _record(512, "images to validate on at most; 0: all", least=0)
@@ -115,20 +100,15 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the field."""
         _check_fields(self)
-        _check_ranges(self)
         _check_combinations(self)
 
     def model_fields(self) -> dict[str, Any]:
-        """The fields that describe the model: the arguments of ``ModelConfig``."""
+        """The arguments of ``ModelConfig``."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["section"] == "model"}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for YAML and JSON."""
         return {**asdict(self), "betas": list(self.betas)}
-
-
-SSIM_LEAST_SIZE = 11
-"""Side of its window."""
 
 
 def resolve_steps(config: TrainConfig, images: int, processes: int = 1) -> int:
@@ -142,36 +122,30 @@ def resolve_steps(config: TrainConfig, images: int, processes: int = 1) -> int:
 
 def course_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Fields that differ between two runs and that change where the run goes, as ``name: old → new``."""
-    return [
-        f"{f.name}: {old[f.name]!r} → {new[f.name]!r}"
-        for f in fields(TrainConfig)
-        if not f.metadata.get("keeps_course") and old[f.name] != new[f.name]
-    ]
+    kept = {f.name for f in fields(TrainConfig) if f.metadata.get("keeps_course")}
+    return [f"{name}: {old[name]!r} → {new[name]!r}" for name in old if name not in kept and old[name] != new[name]]
+
+
+_RANGES: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
+    "be 0 or larger": (("lpips_weight", "adversarial_weight", "clip"), lambda x: 0 <= x < inf),
+    "be larger than 0": (("learning_rate", "latent_scale", "epochs"), lambda x: 0 < x < inf),
+    "lie between 0 (allowed) and 1 (not allowed)": (("betas", "weight_ema", "settle"), lambda x: 0 <= x < 1),
+    "lie between 0 and 1, neither allowed": (("val_share",), lambda x: 0 < x < 1),
+}
 
 
 def _check_fields(config: TrainConfig) -> None:
     for f in fields(config):
-        value = getattr(config, f.name)
-        choices, least = f.metadata.get("choices"), f.metadata.get("least")
-        if choices is not None:
-            check_name(f.name, value, choices)
+        value, least = getattr(config, f.name), f.metadata.get("least")
+        if "choices" in f.metadata:
+            check_name(f.name, value, f.metadata["choices"])
         if least is not None and value is not None and value < least:
             raise ValueError(f"{f.name} must be a whole number of at least {least}, got {shortened(value)}")
-
-
-def _check_ranges(config: TrainConfig) -> None:
-    for name in ("lpips_weight", "adversarial_weight", "clip"):
-        if not 0 <= getattr(config, name) < float("inf"):
-            raise ValueError(f"{name} must be 0 or larger, got {getattr(config, name)!r}")
-    for name in ("learning_rate", "latent_scale", "epochs"):
-        value = getattr(config, name)
-        if not (name == "epochs" and value is None) and not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be larger than 0, got {value!r}")
-    for name, values in (("betas", config.betas), ("weight_ema", (config.weight_ema,)), ("settle", (config.settle,))):
-        if not all(0 <= value < 1 for value in values):
-            raise ValueError(f"{name} must lie between 0 (allowed) and 1 (not allowed), got {getattr(config, name)!r}")
-    if not 0 < config.val_share < 1:
-        raise ValueError(f"val_share must lie between 0 and 1, neither allowed, got {config.val_share!r}")
+    for allowed, (names, fits) in _RANGES.items():
+        for name in names:
+            value = getattr(config, name)
+            if value is not None and not all(map(fits, value if isinstance(value, tuple) else (value,))):
+                raise ValueError(f"{name} must {allowed}, got {value!r}")
 
 
 def _check_combinations(config: TrainConfig) -> None:

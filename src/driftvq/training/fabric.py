@@ -18,22 +18,14 @@ from driftvq.training.config import TrainConfig
 def make_fabric(config: TrainConfig) -> Fabric:
     """Fabric, which gets what concerns the machine as it is."""
     torch.backends.cudnn.benchmark = True  # images of a run have one size
+    asked: dict[str, Any] = {name: getattr(config, name) for name in ("accelerator", "devices", "strategy")}
+    precision: Any = pick_precision(config)
     try:
-        return Fabric(
-            accelerator=config.accelerator,
-            devices=config.devices,
-            num_nodes=config.num_nodes,
-            strategy=config.strategy,
-            precision=pick_precision(config),  # type: ignore[arg-type]
-            plugins=PlainCheckpointIO(),
-        )
+        return Fabric(**asked, num_nodes=config.num_nodes, precision=precision, plugins=PlainCheckpointIO())
     except (RuntimeError, TypeError, ValueError, MisconfigurationException) as error:
-        asked = f"accelerator={config.accelerator!r}, devices={config.devices!r}, strategy={config.strategy!r}"
-        here = pick_device("auto").type
-        allowed = "auto, cpu" if here == "cpu" else f"auto, cpu, gpu, {here}"
-        raise ValueError(
-            f"Lightning cannot work with {asked}: {reason_of(error)} Accelerators here: {allowed}"
-        ) from error
+        named, here = ", ".join(f"{name}={value!r}" for name, value in asked.items()), pick_device("auto").type
+        allowed = "Accelerators here: auto, cpu" + ("" if here == "cpu" else f", gpu, {here}")
+        raise ValueError(f"Lightning cannot work with {named}: {reason_of(error)} {allowed}") from error
 
 
 def pick_precision(config: TrainConfig) -> str:
@@ -54,14 +46,12 @@ def pick_precision(config: TrainConfig) -> str:
 
 def memory_layout(config: TrainConfig) -> torch.memory_format:
     """How images and kernels lie in memory: channel by channel within a pixel is faster but on Apple's GPUs."""
-    wanted = config.channels_last == "on"
-    if config.channels_last == "auto":
-        wanted = pick_accelerator(config.accelerator) in ("cuda", "cpu")
+    faster = pick_accelerator(config.accelerator) in ("cuda", "cpu")
+    wanted = {"on": True, "off": False, "auto": faster}[config.channels_last]
     return torch.channels_last if wanted else torch.contiguous_format
 
 
-LAUNCHED = "DRIFTVQ_RUN"
-"""Tells processes that Lightning starts for the other devices which folder the first one chose."""
+LAUNCHED = "DRIFTVQ_RUN"  # tells processes that Lightning starts for the other devices which folder the first one chose
 
 
 def is_first_process() -> bool:

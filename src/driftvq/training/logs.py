@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,9 +15,7 @@ from driftvq.drift_meter import DriftMeter, DriftReading
 from driftvq.metrics import CodeCounter
 from driftvq.quantizers import Quantizer
 from driftvq.records.runs import METRICS_FILE, SAMPLES, SKIPPED_FILE, append_record, drop_records_after
-
-if TYPE_CHECKING:
-    from driftvq.training.objective import StepOutput
+from driftvq.training.objective import StepOutput
 
 
 class SkippedImages:
@@ -29,13 +26,12 @@ class SkippedImages:
         self._known = set(self._names())
 
     def add(self, skipped: Iterable[tuple[str, str]]) -> None:
-        """Note images that were left out."""
-        fresh = {name: reason for name, reason in skipped if _one_line(name) not in self._known}
-        if not fresh:
-            return
-        self._known.update(map(_one_line, fresh))
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{_one_line(name)}\t{_one_line(reason)}\n" for name, reason in fresh.items())
+        lines = {" ".join(name.split()): " ".join(reason.split()) for name, reason in skipped}
+        fresh = {name: reason for name, reason in lines.items() if name not in self._known}
+        if fresh:
+            self._known.update(fresh)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(f"{name}\t{reason}\n" for name, reason in fresh.items())
 
     def count(self) -> int:
         """How many different images the file lists, those of other processes included."""
@@ -48,22 +44,14 @@ class SkippedImages:
         return [line.partition("\t")[0] for line in lines]
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 COLUMNS = 8
-SHOWN = {
-    "train/loss": "loss {:.4f}",
-    "train/psnr": "PSNR {:.2f} dB",
-    "train/usage": "usage {:.0%}",
+SHOWN = {  # what a user sees of the log while it is written
+    **{"train/loss": "loss {:.4f}", "train/psnr": "PSNR {:.2f} dB", "train/usage": "usage {:.0%}"},
     "val/psnr": "val PSNR {:.2f} dB",
 }
-"""What a user sees of the log while it is written."""
+# What the two usages are called in TensorBoard: by the latents that they are counted over.
 TITLES = {"train/usage": "usage/last_100_steps", "val/usage": "usage/validation_images"}
-"""What the two usages are called in TensorBoard: by the latents that they are counted over."""
-COUNTED_ELSEWHERE = ("usage", "usage_expected", "recent_usage")
-"""Readings of the drift meter that are not logged beside these."""
+COUNTED_ELSEWHERE = ("usage", "usage_expected", "recent_usage")  # readings of the drift meter that are not logged twice
 
 
 class RunLog:
@@ -74,8 +62,7 @@ class RunLog:
     """
 
     def __init__(self, run: Path | None, step: int = 0, tensorboard: bool = True) -> None:
-        self.latest: dict[str, float] = {}
-        """The last value of everything that was logged."""
+        self.latest: dict[str, float] = {}  # the last value of everything that was logged
         self._run, self._path = run, None if run is None else run / METRICS_FILE
         self._events: SummaryWriter | None = None
         if self._path is not None:
@@ -86,7 +73,6 @@ class RunLog:
                 self._events = SummaryWriter(str(run), purge_step=step + 1 if step else None)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Log values of a step."""
         self.latest |= values
         if self._path is not None:
             append_record(self._path, step, values)
@@ -121,23 +107,17 @@ class RunLog:
             self._events.flush()
 
     def close(self) -> None:
-        """Nothing more is coming."""
         if self._events is not None:
             self._events.close()
 
 
-def training_values(
-    output: "StepOutput", quantizer: Quantizer | None, discriminator: Tensor | None = None
-) -> dict[str, float]:
+def training_values(output: StepOutput, quantizer: Quantizer | None, discriminator: Tensor | None) -> dict[str, float]:
     """What is logged of a training step; reading it waits for the device."""
     with torch.no_grad():
         mse = float((output.rebuilt - output.images).square().mean())
-    values = {
-        "train/loss": float(output.loss.detach()),
-        "train/reconstruction": float(output.reconstruction.detach()),
-        "train/quantizer": float(output.quantizer.detach()),
-        "train/psnr": 10 * math.log10(4 / max(mse, 1e-12)),
-    }
+    losses = {"loss": output.loss, "reconstruction": output.reconstruction, "quantizer": output.quantizer}
+    values = {f"train/{name}": float(loss.detach()) for name, loss in losses.items()}
+    values["train/psnr"] = 10 * math.log10(4 / max(mse, 1e-12))
     if discriminator is not None:
         values["train/discriminator"] = float(discriminator)
     if quantizer is not None and output.indices is not None:
@@ -157,12 +137,11 @@ def shown_values(values: Mapping[str, float], validation: bool = True) -> str:
 def pair_grid(originals: Tensor, rebuilt: Tensor, columns: int = COLUMNS) -> NDArray[np.uint8]:
     """One picture ``(h, w, 3)`` of uint8 images ``(b, 3, h, w)``: each row of originals over its reconstructions."""
     columns = min(columns, len(originals))
-    short = -len(originals) % columns
     bands = []
     for start in range(0, len(originals), columns):
         for images in (originals, rebuilt):
             row = images[start : start + columns]
-            missing = images.new_full((short if len(row) < columns else 0, *images.shape[1:]), 255)
+            missing = images.new_full((columns - len(row), *images.shape[1:]), 255)
             bands.append(torch.cat([*row, *missing], dim=2))
     picture: NDArray[np.uint8] = torch.cat(bands, dim=1).permute(1, 2, 0).contiguous().numpy()
     return picture

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from driftvq.training.run import RunImages
 
 Say = Callable[[str], None]
-SAMPLES = 16
-"""Validation images whose reconstructions are shown, and that the drift meter looks at."""
+SAMPLES = 16  # validation images whose reconstructions are shown, and that the drift meter looks at
 
 
 class Probe(NamedTuple):
@@ -45,16 +44,9 @@ class TrainingLoop:
     """A run in one process, its parts in the order in which a step meets them."""
 
     def __init__(
-        self,
-        config: TrainConfig,
-        run: Path,
-        steps: int,
-        images: "RunImages",
-        model: VQVAE,
-        fabric: Fabric,
-        say: Say,
+        self, config: TrainConfig, run: Path, steps: int, images: "RunImages", model: VQVAE, fabric: Fabric, say: Say,
         probe: Probe | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if config.warm_up and fabric.world_size > 1:
             raise ValueError(f"warm_up={config.warm_up} works in one process, got {fabric.world_size}")
         self.probe = probe
@@ -113,7 +105,8 @@ class TrainingLoop:
                     self.validate()
                 progress.show(self.step, shown_values(self.log.latest, progress.wide), last=self.finished)
                 self.keep(any_process(stop_requested(), self.fabric.device))
-            self.stop_if(any_process(stop_requested(), self.fabric.device))  # asked for during the last checkpoint
+            if any_process(stop_requested(), self.fabric.device):  # asked for during the last checkpoint
+                raise InterruptedTrainingError(self.step, self.run)
 
     def train_step(self, batches: Iterator[ImageBatch]) -> None:
         """One step of the optimizer, on ``accumulate`` batches."""
@@ -128,9 +121,8 @@ class TrainingLoop:
             self.skipped.add(batch.skipped)
             names += batch.names
             with self.guard.at(self.step, names), self.fabric.no_backward_sync(self.network, enabled=left > 0):
-                output: StepOutput = self.network(
-                    self.fabric.to_device(batch.images), adversary is not None, self.step > config.warm_up
-                )
+                pixels = self.fabric.to_device(batch.images)
+                output: StepOutput = self.network(pixels, adversary is not None, self.step > config.warm_up)
                 self.guard.check("loss", output.loss)
                 self.fabric.backward(output.loss / config.accumulate)
             if adversary is not None:
@@ -214,7 +206,8 @@ class TrainingLoop:
         state |= {"step": self.step, "resting": self.resting, "random": all_processes(random_state())}
         state["parts"] = {name: part.state_dict() for name, part in self.parts().items()}
         save_checkpoint(self.fabric, self.run, self.step, state)
-        self.stop_if(stop)
+        if stop:
+            raise InterruptedTrainingError(self.step, self.run)
 
     def parts(self) -> dict[str, Any]:
         """What has a state beside the model and its optimizer."""
@@ -223,7 +216,6 @@ class TrainingLoop:
         return {name: part for name, part in parts.items() if part is not None}
 
     def load(self, checkpoint: Path) -> None:
-        """Go on from a checkpoint."""
         state = {"model": self.network, "optimizer": self.optimizer}
         rest = self.fabric.load(checkpoint, state, weights_only=True)
         self.step = rest["step"]
@@ -235,8 +227,3 @@ class TrainingLoop:
             set_random_state(rest["random"][self.fabric.global_rank])
         else:  # more processes than before
             seed_all(self.config.seed + self.fabric.global_rank + self.step)
-
-    def stop_if(self, asked: bool) -> None:
-        """End the run, whose latest step is saved, because somebody asked for it."""
-        if asked:
-            raise InterruptedTrainingError(self.step, self.run)

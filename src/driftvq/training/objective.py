@@ -25,7 +25,6 @@ class ReconstructionLoss(nn.Module):
         self.lpips = LPIPS("vgg") if self.lpips_weight > 0 else None
 
     def forward(self, reconstructions: Tensor, images: Tensor) -> Tensor:
-        """A scalar."""
         loss = F.mse_loss(reconstructions, images)
         if self.lpips is None:
             return loss
@@ -43,16 +42,13 @@ class PatchDiscriminator(nn.Sequential):
 
     def __init__(self, width: int = 64) -> None:
         super().__init__(
-            nn.Conv2d(3, width, 4, stride=2, padding=1),
-            nn.LeakyReLU(0.2),
+            nn.Conv2d(3, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2),
             nn.Conv2d(width, 2 * width, 4, stride=2, padding=1, bias=False),
-            nn.GroupNorm(8, 2 * width),
-            nn.LeakyReLU(0.2),
+            nn.GroupNorm(8, 2 * width), nn.LeakyReLU(0.2),
             nn.Conv2d(2 * width, 4 * width, 4, stride=1, padding=1, bias=False),
-            nn.GroupNorm(8, 4 * width),
-            nn.LeakyReLU(0.2),
+            nn.GroupNorm(8, 4 * width), nn.LeakyReLU(0.2),
             nn.Conv2d(4 * width, 1, 4, stride=1, padding=1),
-        )
+        )  # fmt: skip
         for layer in self:
             if isinstance(layer, nn.Conv2d):
                 nn.init.normal_(layer.weight, 0.0, 0.02)
@@ -90,7 +86,6 @@ class Adversary:
         self.optimizer = torch.optim.Adam(self.discriminator.parameters(), lr=learning_rate, betas=betas)
 
     def active(self, step: int) -> bool:
-        """Whether the term counts at this step."""
         return step >= self.start
 
     def generator_loss(self, reconstructions: Tensor, reconstruction: Tensor, last_layer: Tensor) -> Tensor:
@@ -117,11 +112,9 @@ class Adversary:
         return torch.stack(losses).sum()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer."""
         return {"discriminator": self.discriminator.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
         self.discriminator.load_state_dict(state["discriminator"])
         self.optimizer.load_state_dict(state["optimizer"])
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -54,10 +54,8 @@ def resumed_config(folder: Path, flags: dict[str, Any], config_file: dict[str, A
     old |= {name: absolute(old.get(name)) for name in ("data", "val_data")}
     logged = max((record.get("step", 0) for record in read_records(folder / METRICS_FILE)), default=0)
     if logged > make_config(old).checkpoint_every and not list_checkpoints(folder / CHECKPOINTS):
-        raise ValueError(
-            f"the checkpoints of {folder} are gone, so it cannot go on from step {logged}; "
-            f"to begin anew: driftvq train --config {folder / CONFIG_FILE}"
-        )
+        how = f"to begin anew: driftvq train --config {folder / CONFIG_FILE}"
+        raise ValueError(f"the checkpoints of {folder} are gone, so it cannot go on from step {logged}; {how}")
     config = make_config(old, config_file, flags, {"out": str(folder)})
     config = replace(config, data=absolute(config.data), val_data=absolute(config.val_data))
     changes = course_changes(make_config(old).to_dict(), config.to_dict())
@@ -66,15 +64,12 @@ def resumed_config(folder: Path, flags: dict[str, Any], config_file: dict[str, A
     return config
 
 
-@contextmanager
-def own_folder(folder: Path) -> Iterator[None]:
+def own_folder(folder: Path) -> AbstractContextManager[object]:
     """Inside, no other training works in the folder, which is made if need be; the first process sees to it for all."""
     if not is_first_process():
-        yield
-        return
+        return nullcontext()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, "training"):
-        yield
+    return locked(folder, "training")
 
 
 def write_run_files(folder: Path, config: TrainConfig, steps: int, images: Mapping[str, int] | None = None) -> None:
@@ -90,17 +85,7 @@ def write_run_files(folder: Path, config: TrainConfig, steps: int, images: Mappi
     write_text(folder / ENVIRONMENT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 
 
-def changed_images(folder: Path, images: Mapping[str, int]) -> str | None:
-    """What a user should know who resumes a run whose images are no longer as many; None: they are."""
-    path = folder / ENVIRONMENT_FILE
-    before = read_object(path).get("images") if path.is_file() else None
-    if before in (None, images):
-        return None
-    return f"the images have changed since: {before} before, {images} now; the run goes on with those that are there"
-
-
-RESTING_SEED = 2**32
-"""Added to the seed for the batches on which a codebook settles, so that they have an order of their own."""
+RESTING_SEED = 2**32  # added to the seed for the batches on which a codebook settles: they have an order of their own
 
 
 def open_images(config: TrainConfig, split: str) -> ImageSource:
@@ -109,9 +94,8 @@ def open_images(config: TrainConfig, split: str) -> ImageSource:
     if config.val_data is None:
         return open_source(config.data, split, config.val_share, **options)
     if config.data is not None and same_data(config.data, config.val_data):
-        raise ValueError(
-            f"val_data must be other images than data, got {config.val_data} twice; without it a share is held out"
-        )
+        twice = f"got {config.val_data} twice; without it a share is held out"
+        raise ValueError(f"val_data must be other images than data, {twice}")
     if split == "val":
         return open_source(config.val_data, "all", **options)
     return open_source(config.data, split, 0.0, **options)
@@ -206,8 +190,10 @@ def train(
             held.enter_context(own_folder(run))
             new_run(config, run)
         counts = {"train": len(images.train_source), "val": len(images.val_source)}
-        if resume and (changed := changed_images(run, counts)):
-            say(changed)
+        before = read_object(run / ENVIRONMENT_FILE).get("images") if (run / ENVIRONMENT_FILE).is_file() else None
+        if before not in (None, counts):
+            now = f"{before} before, {counts} now; the run goes on with those that are there"
+            say(f"the images have changed since: {now}")
         if done < steps:
             write_run_files(run, config, steps, counts)
             say(describe(config, images, model, fabric, steps, run))
@@ -220,16 +206,14 @@ def train(
 
 def describe(config: TrainConfig, images: RunImages, model: VQVAE, fabric: Fabric, steps: int, run: Path) -> str:
     """One line: images, network, quantizer, machine and folder."""
-    parameters = count_parameters(model)["total"]
-    data = "embedded photographs" if config.data is None else config.data
-    quantizer = model.quantizer
-    codes = "no quantizer" if quantizer is None else f"{config.quantizer}, K = {quantizer.codebook_size:,}"
+    codes = "no quantizer" if model.quantizer is None else f"{config.quantizer}, K = {model.quantizer.codebook_size:,}"
     device = pick_accelerator(config.accelerator)
     processes = "" if fabric.world_size == 1 else f" × {fabric.world_size}"
     layout = "" if memory_layout(config) == torch.contiguous_format else ", channels last"
     others = "held out" if config.val_data is None else f"of {config.val_data} to validate on"
     return (
-        f"{data}: {len(images.train_source):,} images to train on, {len(images.val_source):,} {others}, "
-        f"{config.size} px · {config.network} network, {parameters:,} parameters · {codes} · "
-        f"{device}{processes}, {pick_precision(config)}{layout} · {steps:,} steps → {run}"
+        f"{config.data or 'embedded photographs'}: {len(images.train_source):,} images to train on, "
+        f"{len(images.val_source):,} {others}, {config.size} px · {config.network} network, "
+        f"{count_parameters(model)['total']:,} parameters · {codes} · {device}{processes}, {pick_precision(config)}"
+        f"{layout} · {steps:,} steps → {run}"
     )

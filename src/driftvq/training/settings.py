@@ -1,20 +1,20 @@
 """From YAML files and flags to a :class:`TrainConfig`: both know the same fields."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from driftvq.files import write_text
 from driftvq.names import check_name, shortened
+from driftvq.records.codec import WORDS
 from driftvq.records.runs import parse_yaml, pyyaml, read_yaml
 from driftvq.training.config import TrainConfig
 
-TITLES = {"data": "images", "record": "what is measured and saved"}
-"""Of the sections that are not called as in the help."""
+TITLES = {"data": "images", "record": "what is measured and saved"}  # of sections with another one in the help
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -44,13 +44,11 @@ def make_config(*layers: Mapping[str, Any]) -> TrainConfig:
 
 def check_value(name: str, value: object) -> Any:
     """The value of a field in its own type; a wrong name or type is an error that names it."""
-    check_name("setting", name, _types())
-    kinds = _types()[name]
+    kinds = _types()[check_name("setting", name, _types())]
     if value is None and NoneType in kinds:
         return None
     for kind in kinds:
-        fitting = _fit(kind, value)
-        if fitting is not None:
+        if (fitting := _fit(kind, value)) is not None:
             return fitting
     wanted = " or ".join(_WORDS.get(kind, "null") for kind in kinds)
     raise ValueError(f"{name} must be {wanted}, got {shortened(value)}")
@@ -67,19 +65,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         if kind is bool:
             options["action"] = argparse.BooleanOptionalAction
         elif kind is dict:
-            options |= {"nargs": "+", "action": _OptionsAction, "metavar": f.metadata["metavar"]}
+            options |= {"nargs": "+", "action": "extend", "type": _option, "metavar": f.metadata["metavar"]}
         elif kind is tuple:
-            options |= {"nargs": 2, "type": _parser(f.name, float), "metavar": ("B1", "B2")}
+            options |= {"nargs": 2, "type": partial(_parse, f.name, float), "metavar": ("B1", "B2")}
         else:
             choices = "{" + ",".join(f.metadata.get("choices", ())) + "}"
             plain = f.metadata.get("metavar", {int: "N", float: "X"}.get(kind, "NAME"))
-            options |= {"type": _parser(f.name, kind), "metavar": choices if "choices" in f.metadata else plain}
+            options |= {"type": partial(_parse, f.name, kind), "metavar": choices if "choices" in f.metadata else plain}
         groups[f.metadata["section"]].add_argument(flag, **options)
 
 
 def given_flags(args: argparse.Namespace) -> dict[str, Any]:
     """The fields that flags set."""
-    return {name: value for name, value in vars(args).items() if name in _types()}
+    given = {name: value for name, value in vars(args).items() if name in _types()}
+    return {name: dict(value) if _types()[name] == (dict,) else value for name, value in given.items()}
 
 
 def parse_scalar(text: str) -> Any:
@@ -90,37 +89,21 @@ def parse_scalar(text: str) -> Any:
         return text
 
 
-class _OptionsAction(argparse.Action):
-    """``key=value`` pairs, which may be given in several portions."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        options = dict(getattr(namespace, self.dest, {}))
-        for pair in values:
-            key, equals, text = pair.partition("=")
-            if not equals or not key.isidentifier():
-                raise argparse.ArgumentError(self, f"must be key=value, got {pair!r}")
-            options[key] = parse_scalar(text)
-        setattr(namespace, self.dest, options)
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise argparse.ArgumentTypeError(f"must be key=value, got {text!r}")
+    return key, parse_scalar(value)
 
 
 @cache
 def _types() -> dict[str, tuple[Any, ...]]:
     """Allowed types of each field, None's last."""
-    hints = {name: (get_origin(hint), get_args(hint), hint) for name, hint in get_type_hints(TrainConfig).items()}
-    return {
-        name: (origin,) if origin in (dict, tuple) else arguments or (hint,)
-        for name, (origin, arguments, hint) in hints.items()
-    }
+    hints = {name: (get_origin(hint), get_args(hint) or (hint,)) for name, hint in get_type_hints(TrainConfig).items()}
+    return {name: (origin,) if origin in (dict, tuple) else arguments for name, (origin, arguments) in hints.items()}
 
 
-_WORDS: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    dict: "a mapping of option names to values",
-    tuple: "two numbers",
-}
+_WORDS: dict[Any, str] = {**WORDS, dict: "a mapping of option names to values", tuple: "two numbers"}
 
 
 def _fit(kind: Any, value: object) -> Any:
@@ -140,25 +123,19 @@ def _fit(kind: Any, value: object) -> Any:
     return None
 
 
-def _parser(name: str, kind: Any) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        if kind is int and NoneType not in _types()[name] and str in _types()[name]:
-            return int(text) if text.isdecimal() else text
-        try:
-            return kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be {_WORDS[kind]}, got {text!r}") from None
-
-    return parse
+def _parse(name: str, kind: Any, text: str) -> Any:
+    if kind is int and NoneType not in _types()[name] and str in _types()[name]:
+        return int(text) if text.isdecimal() else text
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be {_WORDS[kind]}, got {text!r}") from None
 
 
 def _help(f: Field[Any]) -> str:
-    text = str(f.metadata["help"]).replace("%", "%%")
-    default = f.default
+    text, default = str(f.metadata["help"]).replace("%", "%%"), f.default
     if default is MISSING or default is None or "default:" in text:
         return text
-    if isinstance(default, tuple):
-        default = " ".join(map(str, default))
     if isinstance(default, bool):
         default = "yes" if default else "no"
-    return f"{text} (default: {default})"
+    return f"{text} (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"

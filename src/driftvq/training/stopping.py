@@ -21,6 +21,7 @@ from driftvq.models import VQVAE
 from driftvq.training.fabric import LAUNCHED, all_processes, any_process, is_first_process, rank
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Handler = Callable[[int, FrameType | None], None]
 
 
 class TrainingStoppedError(RuntimeError):
@@ -40,11 +41,11 @@ class NonFiniteError(TrainingStoppedError):
 
 
 @contextmanager
-def _signals_to(handle: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
+def signals_to(handle: Handler, numbers: Sequence[int] = SIGNALS) -> Iterator[dict[int, Any]]:
     """Inside, signals go to a function, and afterwards where they went before, as yielded; the main thread gets all."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        before |= {number: signal.signal(number, handle) for number in SIGNALS}
+        before |= {number: signal.signal(number, handle) for number in numbers}
     handled = tuple(before)
     try:
         yield before
@@ -65,7 +66,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
                 raise KeyboardInterrupt
             before[number](number, frame)
 
-    with _signals_to(note) as before:
+    with signals_to(note) as before:
         yield lambda: bool(requests)
 
 
@@ -115,16 +116,13 @@ class FiniteGuard:
             path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if len(names) > 1:
             all_processes(None)  # no process is gone before the list is written
-        return NonFiniteError(
-            f"{what} became NaN or infinite at step {self.step}; the images of that step are listed in {path}; "
-            "try a smaller --learning-rate or --clip 1"
-        )
+        listed = f"the images of that step are listed in {path}; try a smaller --learning-rate or --clip 1"
+        return NonFiniteError(f"{what} became NaN or infinite at step {self.step}; {listed}")
 
 
-FAILED, INTERRUPTED = 1, 130
-"""Exit codes."""
+FAILED, INTERRUPTED = 1, 130  # exit codes
+# How often to look, how long processes may take to end in order, how long to look into a lost connection.
 POLL_SECONDS, GRACE_SECONDS, VERDICT_SECONDS = 0.2, 3.0, 15.0
-"""How often to look, how long processes may take to end in order, how long to look into a lost connection."""
 SHOW_CURSOR = "\x1b[?25h\n"
 
 _children: list["subprocess.Popen[bytes]"] = []
@@ -164,9 +162,13 @@ def _watch(processes: int, run: Path, parent: int | None, over: threading.Event)
         gone = _gone(parent)
         if gone is None or over.wait(GRACE_SECONDS):
             continue
-        if gone[1] == INTERRUPTED:
+        number, code = gone
+        if code == INTERRUPTED:
             end_at_once("driftvq train: interrupted", INTERRUPTED)
-        line = f"process {gone[0]} of {processes} {_ending(gone[1])}; the others were stopped"
+        how = "is gone"
+        if code is not None:
+            how = f"ended with exit code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+        line = f"process {number} of {processes} {how}; the others were stopped"
         silent = os.environ.get("LOCAL_RANK", "0") not in ("0", "1")
         end_at_once(f"driftvq train: error: {line}; to continue: driftvq train --resume {run}", FAILED, silent)
 
@@ -188,7 +190,7 @@ def ending_at_once() -> Iterator[None]:
     def end(number: int, frame: object) -> None:
         end_at_once("driftvq train: interrupted", INTERRUPTED, silent=not is_first_process())
 
-    with _signals_to(end) as before:
+    with signals_to(end) as before:
         try:
             yield
         except InterruptedTrainingError:
@@ -205,11 +207,3 @@ def end_at_once(line: str, code: int, silent: bool = False) -> NoReturn:
     if not silent:
         os.write(sys.stderr.fileno(), (SHOW_CURSOR * sys.stderr.isatty() + line + "\n").encode())
     os._exit(code)
-
-
-def _ending(code: int | None) -> str:
-    if code is None:
-        return "is gone"
-    if code > 0:
-        return f"ended with exit code {code}"
-    return f"was killed by {signal.Signals(-code).name}"

@@ -39,7 +39,6 @@ class WeightAverage(AveragedModel):
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        """Take one step toward the weights of the model."""
         mine, theirs = ({name: tensor.shape for name, tensor in m.state_dict().items()} for m in (self.module, model))
         if mine != theirs:  # a k-means start gathers latents: there is no codebook yet to average
             self.module.load_state_dict(model.state_dict())
@@ -65,8 +64,7 @@ class ValidationSums:
         rebuilt = to_uint8(reconstructions)
         # A perfect reconstruction would make the mean infinite.
         self.sums["psnr"] += float(psnr(images, rebuilt, 255).clamp(max=MOST_PSNR).sum())
-        small = min(images.shape[2:]) < WINDOW
-        self.sums["ssim"] += math.nan if small else float(ssim(images, rebuilt, 255).sum())
+        self.sums["ssim"] += float(ssim(images, rebuilt, 255).sum()) if min(images.shape[2:]) >= WINDOW else math.nan
         self.sums["loss"] += float(loss) * len(images)
         self.images += len(images)
         if self.codes is not None and indices is not None:
@@ -109,11 +107,9 @@ class BestModel:
 
     @property
     def patience_is_over(self) -> bool:
-        """Whether it is time for an early stop."""
         return 0 < self.config.patience <= self.waited
 
     def save(self, model: VQVAE) -> None:
-        """Write the model that was just found to be the best."""
         found = {name.removeprefix("val/"): value for name, value in self.best.items() if name != "step"}
         values = {metric({"usage": "selected"}.get(name, name)).label: value for name, value in found.items()}
         data, size = name_data(self.config.data), self.config.size
@@ -124,11 +120,9 @@ class BestModel:
             raise OSError(f"cannot write the best model to {self.folder}: {error}") from error
 
     def state_dict(self) -> dict[str, Any]:
-        """To go on from."""
         return {"best": dict(self.best), "latest": dict(self.latest), "waited": self.waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
         self.best, self.latest, self.waited = dict(state["best"]), dict(state["latest"]), state["waited"]
 
 
