@@ -12,6 +12,7 @@ from vector_quantize_pytorch import VectorQuantize
 
 from driftvq import EMAVQ, FSQ, LFQ, NSVQ, QUANTIZERS, VQ, GroupedVQ, GumbelVQ, ResidualVQ, TransVQ, make_quantizer
 from driftvq.drift_meter import DriftMeter, DriftReading
+from driftvq.drift_meter.meter import affine_part
 
 MOVEMENT = [
     "latents_moved",
@@ -490,3 +491,27 @@ def test_the_example_of_the_documentation_runs(pytestconfig, capsys):
 def test_every_value_is_explained_in_the_documentation(pytestconfig):
     page = (pytestconfig.rootpath / "docs" / "drift_meter.md").read_text()
     assert all(f"`{name}`" in page for name in DriftReading().to_dict())
+
+
+def test_what_an_affine_map_explains_of_noise_is_noise_on_average():
+    ratios = []
+    for seed in range(200):
+        latents, moved = torch.randn(2, 100, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        signal, noise = affine_part(latents, moved)
+        ratios.append((signal / noise).numpy())
+    np.testing.assert_allclose(np.mean(ratios, axis=0), 1, rtol=0.1)
+
+
+@pytest.mark.parametrize("n", [1, 5, 12])
+def test_few_latents_show_a_shift_at_most(n):
+    latents, moved = torch.randn(2, n, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    signal, noise = affine_part(latents, moved)
+    assert signal[1] == 0
+    assert signal[0].item() == pytest.approx(moved.mean(dim=0).square().sum().item())
+    assert noise.isfinite().all()
+
+
+def test_latents_in_one_place_show_no_linear_map():
+    signal, noise = affine_part(torch.ones(50, 3, dtype=torch.float64), torch.randn(50, 3, dtype=torch.float64))
+    assert signal[1] == 0
+    assert noise.isfinite().all()

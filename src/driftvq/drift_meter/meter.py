@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from driftvq.drift_meter import NAN, DriftReading, probing
 from driftvq.drift_meter.probing import Snapshot
-from driftvq.functional import Metric, count_codes, drift_moments, fit_drift, nearest, perplexity, usage
+from driftvq.functional import Metric, count_codes, nearest, perplexity, usage
 from driftvq.names import positive_int
 from driftvq.quantizers.quantizer import Quantizer
 from driftvq.records.metric_table import expected_usage
@@ -35,8 +35,8 @@ def movement(last: Snapshot, now: Snapshot) -> dict[str, float]:
     moved_nd = now.latents.cpu().double() - z_nd
     moved, moved_squared = moved_nd.norm(dim=1).mean(), moved_nd.square().sum(dim=1).mean()
     spread = (z_nd - z_nd.mean(dim=0)).square().sum(dim=1).mean().sqrt()
-    drift = fit_drift(drift_moments(z_nd, moved_nd, torch.ones_like(z_nd[:, 0])))
-    shares = (drift.signal - drift.noise).clamp(min=0) / moved_squared
+    signal, noise = affine_part(z_nd, moved_nd)
+    shares = (signal - noise).clamp(min=0) / moved_squared
     values = {"latents_moved": moved / spread, "translation_share": shares[0], "affine_share": shares.sum()}
     values["cells_changed"] = changed(last.winners, now.winners)
     if last.codebook is None and last.codebook_size > 0:
@@ -49,6 +49,24 @@ def movement(last: Snapshot, now: Snapshot) -> dict[str, float]:
             values["cells_changed_by_latents"] = changed(last.winners, nearest(now.latents, last.codebook))
             values["cells_changed_by_codes"] = changed(last.winners, nearest(last.latents, now.codebook))
     return {name: value.item() for name, value in values.items()}
+
+
+def affine_part(z_nd: Tensor, moved_nd: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean squared movement that a common shift and a linear map explain ``(2,)``, and what they would of noise."""
+    count, dim = z_nd.shape
+    shift_d = moved_nd.mean(dim=0)
+    centred_nd, left_nd = z_nd - z_nd.mean(dim=0), moved_nd - shift_d
+    scale_d, directions_dd = torch.linalg.eigh(centred_nd.t() @ centred_nd / count)
+    limits = torch.finfo(scale_d.dtype)
+    usable_d = scale_d > scale_d[-1].clamp(min=limits.tiny) * limits.eps * dim
+    along_dd = directions_dd.t() @ (centred_nd.t() @ left_nd) / count
+    explained = (along_dd.square().sum(dim=1) / scale_d)[usable_d].sum()
+    noise = left_nd.square().sum(dim=1).mean()
+    if count > 2 * (dim + 1):
+        noise = (noise - explained).clamp(min=0) / (count - dim - 1)
+    else:  # so few latents fix no linear map
+        noise, explained = noise / count, explained * 0
+    return torch.stack([shift_d.square().sum(), explained]), torch.stack([noise, noise * usable_d.sum()])
 
 
 def code_movement(last: Snapshot, codebook_kd: Tensor, moved_nd: Tensor, spread: Tensor) -> dict[str, Tensor]:

@@ -3,15 +3,7 @@
 Names of tensors end in their shapes: n latents, k codes, d dimensions, b latents of one block; a module adds its own.
 """
 
-from driftvq.functional.displacement import (
-    Drift,
-    DriftMoments,
-    drift_moments,
-    field_agreement,
-    field_moments,
-    fit_drift,
-    fit_field,
-)
+from driftvq.functional.displacement import field_agreement, field_moments, fit_field
 from driftvq.functional.gradients import (
     KERNELS,
     Kernel,
@@ -41,10 +33,10 @@ from driftvq.functional.transport import (
 from driftvq.functional.usage import count_codes, perplexity, usage
 
 __all__ = [
-    "KERNELS", "METRICS", "WAYS", "Drift", "DriftMoments", "Gaussian", "KMeansResult", "Kernel", "Metric", "Way",
-    "count_codes", "directional", "distance_spread", "drift_moments", "field_agreement", "field_moments", "fit_drift",
-    "fit_field", "gaussian", "gaussian_transport", "gumbel_softmax", "highest_logit", "index_softmax",
-    "kernel_codebook_loss", "kernel_transfer", "kmeans", "kmeans_plus_plus", "masked_mse", "mean_assignment",
-    "modified_straight_through", "moments", "nearest", "nearest_few", "orthogonal_loss", "perplexity", "rotate",
-    "soft_usage", "spread_gradient", "square_moments", "straight_through", "usage", "wasserstein_loss",
+    "KERNELS", "METRICS", "WAYS", "Gaussian", "KMeansResult", "Kernel", "Metric", "Way", "count_codes",
+    "directional", "distance_spread", "field_agreement", "field_moments", "fit_field", "gaussian",
+    "gaussian_transport", "gumbel_softmax", "highest_logit", "index_softmax", "kernel_codebook_loss",
+    "kernel_transfer", "kmeans", "kmeans_plus_plus", "masked_mse", "mean_assignment", "modified_straight_through",
+    "moments", "nearest", "nearest_few", "orthogonal_loss", "perplexity", "rotate", "soft_usage", "spread_gradient",
+    "square_moments", "straight_through", "usage", "wasserstein_loss",
 ]  # fmt: skip

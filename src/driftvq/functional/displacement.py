@@ -7,8 +7,6 @@ far a code without latents has to move.
 Shape suffixes: n latents, r rows, f fields, p features, d dimensions.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -48,71 +46,3 @@ def field_agreement(fields_fpd: Tensor, moments: Tensor) -> Tensor:
     gram_pp, joint_pd = moments.split([features, moments.shape[1] - features], dim=1)
     shown_f2pd = torch.stack([gram_pp @ fields_fpd, joint_pd.expand_as(fields_fpd)], dim=1)
     return (shown_f2pd.flatten(2) @ fields_fpd.flatten(1)[:, :, None]).squeeze(2)
-
-
-class DriftMoments(NamedTuple):
-    """Sums over latents from which a drift is fitted; they add up over processes. ``latents`` is their number."""
-
-    latents: Tensor
-    codes: Tensor
-    moved: Tensor
-    codes_codes: Tensor
-    codes_moved: Tensor
-    moved_squared: Tensor
-
-
-class Drift(NamedTuple):
-    """An affine drift ``Δ(c) = shift + (c - origin) @ linear``, and how much of each part is more than noise.
-
-    ``signal`` and ``noise`` hold the mean squared displacement that the shift and the linear part explain, ``(2,)``,
-    and what they would explain of pure noise.
-    """
-
-    origin: Tensor
-    shift: Tensor
-    linear: Tensor
-    signal: Tensor
-    noise: Tensor
-
-
-def drift_moments(codes_nd: Tensor, moved_nd: Tensor, weight_n: Tensor) -> DriftMoments:
-    """The sums that :func:`fit_drift` needs, of latents whose codes are ``codes_nd`` and lie ``moved_nd`` away."""
-    weighted_nd = codes_nd * weight_n[:, None]
-    return DriftMoments(
-        weight_n.sum(),
-        weighted_nd.sum(dim=0),
-        (moved_nd * weight_n[:, None]).sum(dim=0),
-        weighted_nd.t() @ codes_nd,
-        weighted_nd.t() @ moved_nd,
-        (moved_nd.square().sum(dim=1) * weight_n).sum(),
-    )
-
-
-def fit_drift(moments: DriftMoments) -> Drift:
-    """Least-squares fit of an affine drift to the displacements of the latents from their codes.
-
-    Along each principal direction of the codes the fit is shrunk by ``max(0, 1 - noise/signal)``, so that directions
-    about which the batch says nothing stay out.
-    """
-    dim = moments.codes.shape[0]
-    count = moments.latents.clamp(min=1)
-    origin, shift = moments.codes / count, moments.moved / count
-    spread_dd = moments.codes_codes / count - torch.outer(origin, origin)
-    joint_dd = moments.codes_moved / count - torch.outer(origin, shift)
-    variance = (moments.moved_squared / count - shift.square().sum()).clamp(min=0)
-
-    scale_d, directions_dd = (found.to(spread_dd.device) for found in torch.linalg.eigh(near(spread_dd)))
-    tiny = torch.finfo(scale_d.dtype).tiny
-    along_dd = directions_dd.t() @ joint_dd
-    usable_d = scale_d > scale_d[-1].clamp(min=tiny) * torch.finfo(scale_d.dtype).eps * dim
-    explained_d = torch.where(usable_d, along_dd.square().sum(dim=1) / scale_d.clamp(min=tiny), 0)
-
-    free = (count - dim - 1).clamp(min=1)
-    enough = count > 2 * (dim + 1)
-    residual = (variance - explained_d.sum()).clamp(min=0) * count / free
-    noise = torch.where(enough, residual, variance) / count
-    kept_d = torch.where(enough & usable_d, (1 - noise / explained_d.clamp(min=tiny)).clamp(min=0), 0)
-    linear_dd = directions_dd @ (along_dd * (kept_d / scale_d.clamp(min=tiny))[:, None])
-
-    signal = torch.stack([shift.square().sum(), torch.where(enough, explained_d.sum(), 0)])
-    return Drift(origin, shift, linear_dd, signal, torch.stack([noise, noise * usable_d.sum()]))
