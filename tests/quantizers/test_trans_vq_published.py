@@ -169,5 +169,5 @@ def test_indices_look_up_the_whole_transformed_codebook() -> None:
     quantized, indices, _ = vq(torch.randn(2, 5, D))
     assert torch.equal(vq.indices_to_codes(indices[:1, :2]), quantized[:1, :2])
     attention = vq.book.transform.blocks[0].attn
-    tokens = vq.book.transform.embedded(vq.book.base)
+    tokens = vq.book.transform.in_proj(vq.book.base) + vq.book.transform.pos_emb.weight
     assert not torch.allclose(attention(tokens[:3]), attention(tokens)[:3], atol=1e-4)
