@@ -88,7 +88,7 @@ def published() -> dict[str, Results]:
     found = {}
     for recipe in RECIPES.values():
         if recipe.published is not None:
-            values = {(row.method, row.point): row.values for row in recipe.published.rows}
+            values = recipe.published.values
             metrics = list(dict.fromkeys(name for row in values.values() for name in row))
             swept = [point for _, point in values if point is not None]
             rows: list[list[Value]] = [

@@ -1,6 +1,5 @@
 """The folder of a comparison: begun, or found again."""
 
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -119,10 +118,12 @@ def write_originals(folder: Path, plan: Plan) -> None:
 
 
 def _published(plan: Plan) -> records.Paper | None:
-    paper, labels = plan.recipe.published, {m.name: m.label.partition(", as printed")[0] for m in plan.methods}
-    if paper is None:
+    published, labels = plan.recipe.published, {m.name: m.label.partition(", as printed")[0] for m in plan.methods}
+    if published is None:
         return None
-    return replace(paper, rows=tuple(replace(r, label=labels[r.method]) for r in paper.rows if r.method in labels))
+    given = [(name, point, dict(values)) for (name, point), values in published.values.items() if name in labels]
+    rows = tuple(records.PaperRow(name, labels[name], point, values) for name, point, values in given)
+    return records.Paper(published.source, published.setting, rows)
 
 
 def _notes(plan: Plan) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any
 
-from driftvq.records.comparisons import Paper, Point
+from driftvq.records.comparisons import Point
 
 VARIED = {  # what settings that are varied are called by themselves, and beside others; another one has its own name
     **{"codebook_size": ("codebook size K", "K"), "code_dim": ("code dimension D", "D"), "size": ("image size", "px")},
@@ -53,6 +53,15 @@ def name_of(settings: Mapping[str, Any], alone: bool) -> Point:
 
 
 @dataclass(frozen=True)
+class Published:
+    """What the paper reports: values by method and condition (None without one), metric by metric."""
+
+    source: str
+    setting: str
+    values: Mapping[tuple[str, Point], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
 class Recipe:
     """An experiment: a base and what is varied; seeds, images and metrics are those, unless asked otherwise."""
 
@@ -69,7 +78,7 @@ class Recipe:
     evaluation: int | None = None  # None: as many images as the scale has
     metrics: tuple[str, ...] = ()  # the first one ranks; empty: the scale's
     probes: tuple[int, ...] = ()  # steps after which usage is counted over enough latents, as it is at the end
-    published: Paper | None = None
+    published: Published | None = None
     notes: tuple[str, ...] = ()
 
 

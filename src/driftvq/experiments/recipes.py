@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from driftvq.experiments.design import Condition, Recipe, every
-from driftvq.records.comparisons import Paper, PaperRow, Point
+from driftvq.experiments.design import Condition, Published, Recipe, every
+from driftvq.records.comparisons import Point
 from driftvq.records.runs import pyyaml
 
 
@@ -28,14 +28,13 @@ def _flat(names: Sequence[Any]) -> Iterator[str]:
 
 def _published(
     source: str, setting: str, metrics: list[str], rows: Mapping[str, list[float]], points: Sequence[Point] = (None,)
-) -> Paper:
-    """What the paper reports, by the methods' names; their labels are added when a comparison is made."""
-    found = [
-        PaperRow(method, "", point, dict(zip(metrics, numbers[place * len(metrics) :], strict=False)))
+) -> Published:
+    values = {
+        (method, point): dict(zip(metrics, numbers[place * len(metrics) :], strict=False))
         for method, numbers in rows.items()
         for place, point in enumerate(points)
-    ]
-    return Paper(source, setting, tuple(found))
+    }
+    return Published(source, setting, values)
 
 
 _ENTRIES = pyyaml().safe_load((files(__package__) / "recipes.yaml").read_text(encoding="utf-8"))["recipes"]
