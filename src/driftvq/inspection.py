@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftvq.data import ImageSource, eval_batches, to_float
-from driftvq.data.loader import ImageBatch
+from driftvq.data import ImageBatch, ImageSource, eval_batches, to_float
 from driftvq.drift_meter import LEFT_BEHIND, MOVING, DriftReading
 from driftvq.drift_meter.probing import parts_of, pending_starts
 from driftvq.files import read_records

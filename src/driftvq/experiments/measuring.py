@@ -13,9 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from driftvq.data import eval_batches
-from driftvq.data.images import read_image, to_float, to_uint8, write_image
-from driftvq.data.loader import Batches
+from driftvq.data import Batches, eval_batches, read_image, to_float, to_uint8, write_image
 from driftvq.metrics import CodeCounter, Evaluation, evaluate
 from driftvq.models import VQVAE
 from driftvq.models.running import model_pairs

@@ -55,12 +55,10 @@ def export_model(model: VQVAE, folder: str | Path, format: str = "onnx", *, chec
     about: dict[str, Any] = {
         **{"format": format, "opset": OPSET if format == "onnx" else None},
         **{name: f"{name}.{suffix}" for name in ("encoder", "decoder")},
-        "images": "float32, b 3 h w, RGB in [-1, 1]; h and w multiples of the stride",
-        "stride": model.downscale,
+        "images": "float32, b 3 h w, RGB in [-1, 1]; h and w multiples of the stride", "stride": model.downscale,
         "codebook_size": None if model.quantizer is None else model.quantizer.codebook_size,
-        "model_hash": model_hash(model),
-        "model": model.current_config.to_dict(),
-    }
+        "model_hash": model_hash(model), "model": model.current_config.to_dict(),
+    }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as name:
         temporary = Path(name)
         write(trace(model), temporary, {key: str(about[key]) for key in ("images", "stride", "model_hash")})

@@ -199,12 +199,9 @@ def reconstructions(model: VQVAE, batches: Iterable[ImageBatch], room: Room) -> 
 
 
 def model_pairs(
-    model: VQVAE,
-    batches: Iterable[ImageBatch],
-    device: str | torch.device = "cpu",
-    skipped: Callable[[str, str], None] = lambda name, reason: None,
-    room: Room | None = None,
-) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    model: VQVAE, batches: Iterable[ImageBatch], device: str | torch.device = "cpu",
+    skipped: Callable[[str, str], None] = lambda name, reason: None, room: Room | None = None,
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:  # fmt: skip
     """Originals, reconstructions (both uint8) and indices as the evaluation takes them; ``skipped`` hears the rest."""
     for batch in reconstructions(model, batches, room or find_room(model)):
         for name, reason in batch.skipped:

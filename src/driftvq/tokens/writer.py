@@ -81,14 +81,9 @@ class TokenWriter(AbstractContextManager["TokenWriter"]):
     """
 
     def __init__(
-        self,
-        out: str | Path,
-        model: TokenModel,
-        settings: dict[str, Any] | None = None,
-        *,
-        overwrite: bool = False,
-        resume: bool = False,
-    ) -> None:
+        self, out: str | Path, model: TokenModel, settings: dict[str, Any] | None = None, *,
+        overwrite: bool = False, resume: bool = False,
+    ) -> None:  # fmt: skip
         self.out = Path(out)
         self.folder = layout.partial_folder(self.out)
         layout.check_output(self.out, overwrite=overwrite, resume=resume)

@@ -56,15 +56,9 @@ def measure(codebook: Array, positions: Array) -> tuple[float, float]:
 
 
 def run_demos(
-    runs: Sequence[tuple[str, int]],
-    method: str,
-    *,
-    n: int = POINTS,
-    batch_size: int = BATCH_SIZE,
-    epochs: int = EPOCHS,
-    speed: float = SPEED,
-    learner: Callable[[Array], Learner] | None = None,
-) -> list[Trajectory]:
+    runs: Sequence[tuple[str, int]], method: str, *, n: int = POINTS, batch_size: int = BATCH_SIZE,
+    epochs: int = EPOCHS, speed: float = SPEED, learner: Callable[[Array], Learner] | None = None,
+) -> list[Trajectory]:  # fmt: skip
     """Let a method follow several clouds side by side, which costs the sample-by-sample rule little more than one.
 
     Each run is a demo and a seed, which gives the cloud, the first codebook, the order and the first weights; ``n`` is
@@ -132,11 +126,9 @@ class Row(NamedTuple):
 
 
 def toy_table(
-    seeds: int | Sequence[int] = 5,
-    methods: Iterable[str] = SHOWN_METHODS,
-    demos: Iterable[str] = DEMOS,
+    seeds: int | Sequence[int] = 5, methods: Iterable[str] = SHOWN_METHODS, demos: Iterable[str] = DEMOS,
     progress: Callable[[str], None] = lambda line: None,
-) -> list[Row]:
+) -> list[Row]:  # fmt: skip
     """Usage and distortion ÷ optimum of every method in every demo; ``seeds``: how many, from 0 on, or which."""
     chosen = range(seeds) if isinstance(seeds, int) else seeds
     methods = [check_name("method", method, METHODS) for method in methods]
