@@ -230,8 +230,7 @@ def _geometry(books: list[Tensor]) -> dict[str, Any]:
     if distances:
         together = torch.cat(distances)
         facts["neighbour_distance"] = _quantiles(together, quantiles)
-        repeated = int((together == 0).sum())
-        facts |= {"neighbours_asked": len(together), "repeated_codes": repeated, "near_repeats": near}
+        facts |= {"neighbours_asked": len(together), "repeated_codes": int((together == 0).sum()), "near_repeats": near}
     return facts
 
 

@@ -40,8 +40,7 @@ def measure(
     codebook_size = None if model.quantizer is None else model.quantizer.codebook_size
     names = [name for name in metrics if codebook_size is not None or name not in CODE_METRICS]
     with batches_of(config, "val", images, batch_size) as batches:
-        pairs = model_pairs(model, batches, device)
-        return evaluate(pairs, codebook_size=codebook_size, metrics=names, device=device)
+        return evaluate(model_pairs(model, batches, device), codebook_size=codebook_size, metrics=names, device=device)
 
 
 def rebuild(folder: Path, model: VQVAE) -> Tensor:

@@ -113,7 +113,6 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
 }
 """Each makes an encoder and a decoder for latents of the given number of channels; a new one is one more entry."""
 
-
 MAX_PARTS = 1024  # quantizers in one: each is built by itself, so their number is time
 LARGEST_OPTION = {"num_quantizers": MAX_PARTS, "groups": MAX_PARTS, "codebook_dim": 2**16, "width": 2**16}
 """Options that say how much is built; checked before anything is."""
