@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from driftvq.files import write_text
+from driftvq.machine import torch_threads
 from driftvq.toys import clouds, playground, rules
-from driftvq.toys.trajectories import one_torch_thread
 
 RECORDED = ("ns_vq", "trans_vq")
 """Quantizers of the library that the page shows."""
@@ -89,7 +89,7 @@ def _follow(cloud: clouds.Cloud, method: str, seed: int, steps: int) -> list[clo
     """The codes after 0, 1, 2, … batches."""
     learner = rules.make_learner(method, cloud.codebook, seed)
     codes = [learner.codebook]
-    with one_torch_thread():
+    with torch_threads(1):
         for epoch in range(clouds.EPOCHS):
             for idxs in cloud.batches(epoch):
                 if len(codes) > steps:

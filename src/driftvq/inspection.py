@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftvq.data import ImageSource, eval_batches, to_float
-from driftvq.data.loader import ImageBatch
+from driftvq.data import ImageBatch, ImageSource, eval_batches, to_float
 from driftvq.drift_meter import LEFT_BEHIND, MOVING, DriftReading
 from driftvq.drift_meter.probing import parts_of, pending_starts
 from driftvq.files import read_records
@@ -231,8 +230,7 @@ def _geometry(books: list[Tensor]) -> dict[str, Any]:
     if distances:
         together = torch.cat(distances)
         facts["neighbour_distance"] = _quantiles(together, quantiles)
-        repeated = int((together == 0).sum())
-        facts |= {"neighbours_asked": len(together), "repeated_codes": repeated, "near_repeats": near}
+        facts |= {"neighbours_asked": len(together), "repeated_codes": int((together == 0).sum()), "near_repeats": near}
     return facts
 
 

@@ -76,6 +76,17 @@ def pick_device(name: str) -> torch.device:
 
 
 @contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Inside, torch computes with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def quiet(*loggers: str, module: str = "") -> Iterator[None]:
     """Leave the screen to what concerns the user: of these loggers errors alone, and no warnings of the module."""
     levels = {logger: logger.level for logger in map(logging.getLogger, loggers)}

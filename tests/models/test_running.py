@@ -211,12 +211,12 @@ def test_decoding_leaves_out_what_is_too_large_and_divides_batches(tmp_path: Pat
 def test_a_cpu_takes_images_one_by_one_unless_told(tmp_path):
     model = make_model()
     model.save_pretrained(tmp_path)
-    loaded = load_model(str(tmp_path), "cpu")
-    assert loaded.batch_size == 1
-    assert loaded.device == torch.device("cpu")
-    assert model_hash(loaded.model) == model_hash(model)
-    assert not loaded.model.training
-    assert load_model(str(tmp_path), "cpu", 5).batch_size == 5
+    loaded, device, batch_size = load_model(str(tmp_path), "cpu")
+    assert batch_size == 1
+    assert device == torch.device("cpu")
+    assert model_hash(loaded) == model_hash(model)
+    assert not loaded.training
+    assert load_model(str(tmp_path), "cpu", 5)[2] == 5
 
 
 def image_batches():

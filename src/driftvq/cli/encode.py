@@ -44,12 +44,11 @@ def run(args: argparse.Namespace) -> None:
             room = find_room(model, args.workers, max_pixels=args.max_pixels)
             options = {name: getattr(args, name) for name in ("size", "workers", "strict", "overwrite", "resume")}
             options |= {"batch_size": batch_size, "settings": {"images": args.images, "device": device.type}}
-            tokens = encode_source(model, source, args.out, room=room, progress=progress.add, **options)
+            index = encode_source(model, source, args.out, room=room, progress=progress.add, **options).index
     except (KeyboardInterrupt, ValueError, OSError):
         if partial_folder(args.out).is_dir():
             say(f"what is done is kept in {partial_folder(args.out)}; the same command with --resume goes on")
         raise
-    index = tokens.index
     if done:
         say(f"{args.out} is complete, nothing is left to do")
         return

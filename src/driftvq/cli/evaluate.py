@@ -70,8 +70,7 @@ def run(args: argparse.Namespace) -> None:
         own = config is not None and (data, split) == choose_images(None, None, config) and size == config.size
         of_run = {"weights": weights_hash(folder), "own_images": own}
     evaluation = measure(args, source, size)
-    about = {"model": args.model, "data": data or "embedded photographs", "split": split}
-    evaluation.notes = about | evaluation.notes
+    evaluation.notes = {"model": args.model, "data": data or "embedded photographs", "split": split} | evaluation.notes
     text = json.dumps(evaluation.to_dict() | of_run, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     sys.stdout.write(text if args.json else evaluation.to_table() + "\n")
     if out is not None:

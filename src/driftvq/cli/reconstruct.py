@@ -42,8 +42,7 @@ def run(args: argparse.Namespace) -> None:
 
     import torch
 
-    from driftvq.data.images import write_image
-    from driftvq.data.loader import eval_batches
+    from driftvq.data import eval_batches, write_image
     from driftvq.metrics import psnr
     from driftvq.models.running import find_room, load_model, reconstructions
 

@@ -104,5 +104,4 @@ def _shrunk_region(path: Path, split: str, scale: int) -> Pixels:
     region = photograph[: height * scale, first : first + width * scale]
     if scale == 1:
         return region
-    squares = region.reshape(height, scale, width, scale, 3)
-    return np.asarray(squares.mean(axis=(1, 3)) + 0.5, dtype=np.uint8)
+    return np.asarray(region.reshape(height, scale, width, scale, 3).mean(axis=(1, 3)) + 0.5, dtype=np.uint8)

@@ -47,14 +47,10 @@ class Batches(AbstractContextManager["Batches"]):
     def __iter__(self) -> Iterator[ImageBatch]:
         # Own generator: DataLoader would draw from torch's global one and change every random number after it.
         loader: DataLoader[Part] = DataLoader(
-            self._rows,
-            batch_size=None,
-            sampler=self._keys(),
-            num_workers=self._workers,
+            self._rows, batch_size=None, sampler=self._keys(), num_workers=self._workers, generator=torch.Generator(),
             collate_fn=Part._make,  # as it is; a lambda could not be sent to a worker
             worker_init_fn=partial(_start_worker, os.getpid()),
-            generator=torch.Generator(),
-        )
+        )  # fmt: skip
         with _no_ctrl_c_for_children():
             iterator = iter(loader)
         self._open.append(iterator)
@@ -122,19 +118,9 @@ def _end_after(reader: int) -> None:
 
 
 def train_batches(
-    source: ImageSource,
-    *,
-    size: int,
-    batch_size: int,
-    seed: int,
-    start_step: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-    workers: int = 0,
-    crop: str = "random",
-    flip: bool = True,
-    strict: bool = False,
-) -> Batches:
+    source: ImageSource, *, size: int, batch_size: int, seed: int, start_step: int = 0, rank: int = 0,
+    world_size: int = 1, workers: int = 0, crop: str = "random", flip: bool = True, strict: bool = False,
+) -> Batches:  # fmt: skip
     """Endless batches from ``start_step`` on, a new order each epoch, read ahead by so many ``workers``.
 
     The images of step s do not depend on ``start_step`` or ``workers``, and ranks share out the rows of one global
@@ -150,19 +136,10 @@ def train_batches(
 
 
 def eval_batches(
-    source: ImageSource,
-    *,
-    size: int | None,
-    batch_size: int,
-    start: int = 0,
-    limit: int | None = None,
-    rank: int = 0,
-    world_size: int = 1,
-    workers: int = 0,
-    strict: bool = False,
-    max_pixels: int | None = None,
+    source: ImageSource, *, size: int | None, batch_size: int, start: int = 0, limit: int | None = None, rank: int = 0,
+    world_size: int = 1, workers: int = 0, strict: bool = False, max_pixels: int | None = None,
     batch_pixels: int | None = None,
-) -> Batches:
+) -> Batches:  # fmt: skip
     """Every image once, in order, the centre square; unreadable ones are left out and reported.
 
     Args:
@@ -213,9 +190,7 @@ def _rebatch(
     parts: Iterator[Part], problems: Problems, batch_size: int, all_mine: bool, batch_pixels: int | None
 ) -> Iterator[ImageBatch]:
     """Full batches in spite of skipped images; the last one carries what was skipped after it."""
-    images: list[Pixels] = []
-    names: list[str] = []
-    skipped = list(problems)
+    images, names, skipped = list[Pixels](), list[str](), list(problems)
     for part in parts:
         skipped += part.skipped
         for image, name in zip(part.images, part.names, strict=True):

@@ -20,7 +20,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from driftvq.data import to_float
 from driftvq.experiments import measuring
-from driftvq.experiments.measuring import BATCH, UsageProbe, batches_of
 from driftvq.files import read_records
 from driftvq.machine import pick_accelerator
 from driftvq.models import VQVAE, quantize_afterwards
@@ -28,18 +27,16 @@ from driftvq.models.vqvae import count_parameters
 from driftvq.records import runs
 from driftvq.records.codec import write_record
 from driftvq.records.comparisons import CODES_FILE, TRAINING, Cell, Status, read_cell, update_cell
-from driftvq.records.runs import METRICS_FILE, MODEL, append_record
 from driftvq.training.checkpoints import list_checkpoints
 from driftvq.training.config import TrainConfig
 from driftvq.training.loop import Probe
 from driftvq.training.run import train
 from driftvq.training.settings import make_config
-from driftvq.training.stopping import InterruptedTrainingError
+from driftvq.training.stopping import INTERRUPTED, InterruptedTrainingError
 
-INTERRUPTED = 130
 # Set by the engine: its process, without which a cell stops, and the cell's share of threads.
 ENGINE, THREADS = "DRIFTVQ_ENGINE", "DRIFTVQ_THREADS"
-KEPT = (runs.CONFIG_FILE, runs.ENVIRONMENT_FILE, METRICS_FILE, runs.SKIPPED_FILE)  # what stays of a finished training
+KEPT = (runs.CONFIG_FILE, runs.ENVIRONMENT_FILE, runs.METRICS_FILE, runs.SKIPPED_FILE)  # what stays of a training
 UNFINISHED = "unfinished"  # among a cell's seconds: those of a training that was interrupted
 
 
@@ -49,8 +46,7 @@ def run_cell(folder: Path) -> Status:
         cell = update_cell(folder, status="running", error=None)
         if "train" not in cell.seconds:
             cell = train_model(cell)
-        model = VQVAE.from_pretrained(folder / MODEL, map_location=pick_accelerator("auto")).eval()
-        measure_model(cell, model)
+        measure_model(cell, VQVAE.from_pretrained(folder / runs.MODEL, map_location=pick_accelerator("auto")).eval())
     except (InterruptedTrainingError, KeyboardInterrupt):
         update_cell(folder, status="waiting")
     except Exception as error:
@@ -74,17 +70,16 @@ def train_model(cell: Cell) -> Cell:
         other = read_cell(cell.folder.parent / cell.task.after)
         if other.status != "done":
             raise ValueError(f"needs the network of {cell.task.after}, which is {other.status}")
-        model = VQVAE.from_pretrained(other.folder / MODEL)
-        seconds = {"train": other.seconds["train"]}
-        cost = {"seconds": seconds, "steps": other.steps, "ms_per_step": other.ms_per_step}
+        model = VQVAE.from_pretrained(other.folder / runs.MODEL)
+        cost = {"seconds": {"train": other.seconds["train"]}, "steps": other.steps, "ms_per_step": other.ms_per_step}
     if cell.task.afterwards:
         started = time.perf_counter()
-        with batches_of(config, "train", cell.task.kmeans_images) as batches:
+        with measuring.batches_of(config, "train", cell.task.kmeans_images) as batches:
             images, device = (to_float(batch.images) for batch in batches), pick_accelerator("auto")
             model = quantize_afterwards(model.to(device), images, config.codebook_size, config.seed)
         cost["seconds"]["train"] += time.perf_counter() - started
         _log_validation(cell, config, model, cost["steps"])
-    model.save_pretrained(cell.folder / MODEL)
+    model.save_pretrained(cell.folder / runs.MODEL)
     values = {**_on_the_way(cell, config), **_readings(model, config)}
     counts = count_parameters(model)  # of the quantizer, codes that no optimizer trains included
     parts = {"network": counts["encoder"] + counts["decoder"], "quantizer": counts["quantizer"] + counts["codes"]}
@@ -99,7 +94,7 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
     resume = bool(list_checkpoints(run / runs.CHECKPOINTS))
     if not resume:
         shutil.rmtree(run, ignore_errors=True)
-    probe = Probe(cell.task.probes, UsageProbe(config).read) if cell.task.probes else None
+    probe = Probe(cell.task.probes, measuring.UsageProbe(config).read) if cell.task.probes else None
     before = cell.seconds.get(UNFINISHED, 0.0) if resume else 0.0
     say = partial(print, file=sys.stderr, flush=True)
     started, times = time.perf_counter(), list[float]()  # when each step of any optimizer ended
@@ -121,15 +116,15 @@ def _train(cell: Cell, config: TrainConfig) -> tuple[VQVAE, dict[str, Any]]:
 def _log_validation(cell: Cell, config: TrainConfig, model: VQVAE, step: int) -> None:
     """What a codebook made afterwards is worth on the images that the others are validated on: all its log says."""
     metrics = ("psnr", "usage", "perplexity")
-    found = measuring.measure(model, config, config.val_images or None, metrics, config.batch_size)
-    (cell.folder / METRICS_FILE).unlink(missing_ok=True)  # of the network without codes
-    append_record(cell.folder / METRICS_FILE, step, {f"val/{name}": value for name, value in found.values.items()})
+    found = measuring.measure(model, config, config.val_images or None, metrics, config.batch_size).values
+    (cell.folder / runs.METRICS_FILE).unlink(missing_ok=True)  # of the network without codes
+    runs.append_record(cell.folder / runs.METRICS_FILE, step, {f"val/{name}": value for name, value in found.items()})
 
 
 def _on_the_way(cell: Cell, config: TrainConfig) -> dict[str, float]:
     """What probes found during the training: ``usage@300`` is that after 300 steps, a warm-up not counted."""
     found = {}
-    for record in read_records(cell.folder / METRICS_FILE):
+    for record in read_records(cell.folder / runs.METRICS_FILE):
         for name in ("usage", "perplexity"):
             if record.get(f"probe/{name}") is not None:
                 found[f"{name}@{record['step'] - config.warm_up}"] = float(record[f"probe/{name}"])
@@ -137,7 +132,7 @@ def _on_the_way(cell: Cell, config: TrainConfig) -> dict[str, float]:
 
 
 def _readings(model: VQVAE, config: TrainConfig) -> dict[str, float]:
-    with batches_of(config, "val", 8 * BATCH) as batches:
+    with measuring.batches_of(config, "val", 8 * measuring.BATCH) as batches:
         device = next(model.parameters()).device
         latents: list[Tensor] = [model.latents(to_float(batch.images).to(device)) for batch in batches]
     return measuring.readings(model, torch.cat(latents).movedim(1, -1).flatten(end_dim=-2))
@@ -151,7 +146,7 @@ def measure_model(cell: Cell, model: VQVAE) -> Cell:
     values = {name: value for name, value in evaluation.to_dict()["values"].items() if value is not None}
     if "usage" in values:
         values["selected"] = values.pop("usage")
-    probe = UsageProbe(config)
+    probe = measuring.UsageProbe(config)
     values |= probe.read(model)
     originals = measuring.rebuild(cell.folder, model)
     if probe.counts is not None:

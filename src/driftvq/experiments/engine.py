@@ -127,7 +127,7 @@ class Engine:
         waiting = [cell for cell in self.plan.cells if self.status[cell.name] != "done"]
         for cell in waiting:
             self.status[cell.name] = "waiting"
-        with signals_to(_interrupt, [signal.SIGTERM]):
+        with signals_to(signal.default_int_handler, [signal.SIGTERM]):
             try:
                 while waiting or self.running:
                     self._start_some(waiting)
@@ -212,10 +212,6 @@ def _ending(code: int) -> str:
     return f"its process was stopped by {name}{hint}"
 
 
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def share_machine(jobs: int | None, cells: int) -> tuple[int, int, int]:
     """Cells at a time, one per GPU, or per core without one, unless asked otherwise; threads of each; and GPUs."""
     gpus, available = torch.cuda.device_count(), cores()
@@ -233,8 +229,7 @@ def run_comparison(folder: Path, plan: Plan, jobs: int, threads: int, gpus: int,
         begin(folder, plan)
         try:
             with LiveCells(folder, plan) as watcher:
-                start = partial(start_cell, threads=threads, gpus=gpus, lock=lock)
-                Engine(folder, plan, jobs, start, watcher).run()
+                Engine(folder, plan, jobs, partial(start_cell, threads=threads, gpus=gpus, lock=lock), watcher).run()
         except KeyboardInterrupt:
             with suppress(OSError, ValueError):
                 finish(folder)

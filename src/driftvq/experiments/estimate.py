@@ -13,7 +13,7 @@ from torch import Tensor
 from driftvq.drift_meter.probing import pending_starts
 from driftvq.experiments.methods import LATENT_STRIDE
 from driftvq.experiments.plan import CellPlan, Plan
-from driftvq.machine import pick_accelerator
+from driftvq.machine import pick_accelerator, torch_threads
 from driftvq.metrics import evaluate
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.progress import clock_time
@@ -74,8 +74,7 @@ def _counted(cell: CellPlan, plan: Plan) -> float:
     """Images that usage is counted over, held out and to train on, as far as there are so many and mirrored ones."""
     if not cell.method.has_codebook:
         return 0.0
-    latents = (cell.config.size // LATENT_STRIDE) ** 2
-    needed = LATENTS_PER_CODE * cell.config.codebook_size / latents
+    needed = LATENTS_PER_CODE * cell.config.codebook_size / (cell.config.size // LATENT_STRIDE) ** 2
     return min(needed, 2 * plan.held_out) + min(needed, 2 * plan.train)
 
 
@@ -89,9 +88,7 @@ def wall_seconds(times: dict[str, tuple[float, float]], jobs: int) -> float:
 
 def measure_speed(plan: Plan, threads: int) -> Speed:
     """Train and evaluate a few images of random numbers, with as many threads as a cell will have."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         found, train = {_key(cell): cell for cell in plan.cells}, dict[Key, float]()
         # Every method with the most codes that it will have, then with fewer.
         later = {key: sum(other[:3] == key[:3] and other[3] > key[3] for other in found) for key in found}
@@ -100,8 +97,6 @@ def measure_speed(plan: Plan, threads: int) -> Speed:
             late = any(known[:2] == key[:2] for known in train) and time.monotonic() - started > PATIENCE
             train[key] = _like(key, train) if late else _training_seconds(found[key])
         return Speed(train, *_evaluation_seconds(plan))
-    finally:
-        torch.set_num_threads(before)
 
 
 def _like(key: Key, train: dict[Key, float]) -> float:
@@ -161,5 +156,5 @@ def _evaluation_seconds(plan: Plan) -> tuple[float, float]:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as cache:
         evaluate(pairs(), codebook_size=None, metrics=names, cache=Path(cache), device=device)
-    whole = time.perf_counter() - started
-    return max(whole - (asked[2] - asked[0]), 0.0), (asked[2] - asked[1]) / BATCH
+    fixed = time.perf_counter() - started - (asked[2] - asked[0])
+    return max(fixed, 0.0), (asked[2] - asked[1]) / BATCH

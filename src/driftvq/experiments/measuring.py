@@ -13,9 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from driftvq.data import eval_batches
-from driftvq.data.images import read_image, to_float, to_uint8, write_image
-from driftvq.data.loader import Batches
+from driftvq.data import Batches, eval_batches, read_image, to_float, to_uint8, write_image
 from driftvq.metrics import CodeCounter, Evaluation, evaluate
 from driftvq.models import VQVAE
 from driftvq.models.running import model_pairs
@@ -42,8 +40,7 @@ def measure(
     codebook_size = None if model.quantizer is None else model.quantizer.codebook_size
     names = [name for name in metrics if codebook_size is not None or name not in CODE_METRICS]
     with batches_of(config, "val", images, batch_size) as batches:
-        pairs = model_pairs(model, batches, device)
-        return evaluate(pairs, codebook_size=codebook_size, metrics=names, device=device)
+        return evaluate(model_pairs(model, batches, device), codebook_size=codebook_size, metrics=names, device=device)
 
 
 def rebuild(folder: Path, model: VQVAE) -> Tensor:

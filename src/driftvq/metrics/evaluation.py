@@ -22,7 +22,6 @@ from driftvq.metrics.similarity import TooSmallError, check_pair, check_rgb
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, cache_folder
 from driftvq.names import check_name
 from driftvq.records import metric_table
-from driftvq.records.metric_table import LATENTS_PER_CODE
 
 FEW_IMAGES = 1000  # below so many images rFID hardly tells a good model from a bad one
 METRICS = metric_table.MEASURED
@@ -174,9 +173,10 @@ class CodeGauge(Gauge):
     def values(self) -> dict[str, float]:
         levels = 1 if self.counter.counts_qk is None else len(self.counter.counts_qk)
         per_code = self.counter.indices / levels / self.counter.codebook_size
-        doubt = f": fewer than {LATENTS_PER_CODE}, so codes that are rarely needed look dead"
+        enough = metric_table.LATENTS_PER_CODE
+        doubt = f": fewer than {enough}, so codes that are rarely needed look dead" if per_code < enough else ""
         if "usage" in self.names:
-            self.notes["usage"] = f"{per_code:.3g} latents per code" + (doubt if per_code < LATENTS_PER_CODE else "")
+            self.notes["usage"] = f"{per_code:.3g} latents per code{doubt}"
         return {name: float(getattr(self.counter, name)()) for name in self.names}
 
 
@@ -201,8 +201,7 @@ class Evaluation:
             text = metric_table.written(name, value, metric_table.decimals(name, [value]))
             known = metric_table.metric(name)
             lines.append(f"{name:<15} {text:>10}  {'↑' if known.better == 'higher' else '↓'} {known.meaning}")
-        facts = {"n": f"{self.n:,} images"} | self.notes
-        lines += ["", *(f"{name}: {text}" for name, text in facts.items())]
+        lines += ["", f"n: {self.n:,} images", *(f"{name}: {text}" for name, text in self.notes.items())]
         for why in dict.fromkeys(self.missing.values()):
             names = (name for name, reason in self.missing.items() if reason == why)
             lines.append(f"not measured: {', '.join(names)}: {why}")
@@ -210,15 +209,10 @@ class Evaluation:
 
 
 def evaluate(
-    pairs: Iterable[tuple[Tensor, Tensor, Tensor | None]],
-    *,
-    codebook_size: int | None,
-    metrics: Sequence[str] | None = None,
-    weights: Path | None = None,
-    cache: Path | None = DEFAULT_CACHE,
-    device: str | torch.device = "cpu",
-    progress: Callable[[int], None] | None = None,
-) -> Evaluation:
+    pairs: Iterable[tuple[Tensor, Tensor, Tensor | None]], *, codebook_size: int | None,
+    metrics: Sequence[str] | None = None, weights: Path | None = None, cache: Path | None = DEFAULT_CACHE,
+    device: str | torch.device = "cpu", progress: Callable[[int], None] | None = None,
+) -> Evaluation:  # fmt: skip
     """Measure reconstructions against their originals in one pass over the batches.
 
     A metric whose weights are absent or that needs larger images ends up in ``missing``; the others are measured.

@@ -52,8 +52,7 @@ class FeatureCache:
         rows = [self._read(key) for key in keys]
         absent = [number for number, row in enumerate(rows) if row is None]
         if absent:
-            computed = compute(images[absent]).float().cpu().numpy()
-            for number, row in zip(absent, computed, strict=True):
+            for number, row in zip(absent, compute(images[absent]).float().cpu().numpy(), strict=True):
                 rows[number] = row
                 self._unwritten[keys[number]] = row
         self.hits += len(keys) - len(absent)

@@ -84,10 +84,9 @@ def inception_input(images: Tensor, value_range: tuple[float, float]) -> Tensor:
 
 def load_script(weights: Path | None = None) -> Any:
     """The network as its TorchScript file has it, which is loaded only after its hash was checked."""
-    content = io.BytesIO(read_weights("inception", weights))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript has a successor, this file has not
-        return torch.jit.load(content, map_location="cpu").eval()
+        return torch.jit.load(io.BytesIO(read_weights("inception", weights)), map_location="cpu").eval()
 
 
 class Inception(nn.Module):

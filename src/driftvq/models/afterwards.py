@@ -10,9 +10,7 @@ from torch import Tensor
 from driftvq.functional import kmeans
 from driftvq.models.model_config import NO_QUANTIZER
 from driftvq.models.vqvae import VQVAE
-from driftvq.quantizers import VQ
-from driftvq.quantizers.settling import check_repeatable, freeze_but_output_
-from driftvq.quantizers.settling import settle_ as settle_quantizer_
+from driftvq.quantizers import VQ, settling
 
 LATENTS_PER_CODE = 64  # how many latents k-means sees for each code, in each pass
 LEAST_LATENTS = 2**16  # how many it sees at least, when there are as many
@@ -81,11 +79,11 @@ def settle_(model: VQVAE, batches: Iterable[Tensor], passes: int = 10) -> str:
     The batches, of images in [-1, 1], are gone through once per pass of Lloyd's algorithm; with several processes as
     many in each, and the model wants to be wrapped in ``DistributedDataParallel`` again. Returns how it went.
     """
-    check_repeatable(batches)
+    settling.check_repeatable(batches)
     model.rest_encoder_()
     if model.quantizer is None:
         return "the encoder rests"
-    errors = settle_quantizer_(model.quantizer, Repeated(lambda: map(model.latents, batches)), passes)
+    errors = settling.settle_(model.quantizer, Repeated(lambda: map(model.latents, batches)), passes)
     if not errors:
         return f"the encoder rests; {type(model.quantizer).__name__} keeps its codebook"
     change = f"from {errors[0]:.4g} to {errors[-1]:.4g} squared"
@@ -96,7 +94,7 @@ def rest_(model: VQVAE) -> None:
     """Let the decoder alone learn, with the codebook as it is: what :func:`settle_` leaves, for a run that goes on."""
     model.rest_encoder_()
     if model.quantizer is not None:
-        freeze_but_output_(model.quantizer)
+        settling.freeze_but_output_(model.quantizer)
 
 
 def settling_batches(model: VQVAE, size: int, images: int, most: int) -> int:

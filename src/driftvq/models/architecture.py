@@ -86,21 +86,16 @@ def taming_network(code_dim: int, downscale: int) -> Network:
     else:
         first, extra = nn.Conv2d(3, 128, 3, padding=1), []
     encoder = nn.Sequential(
-        *_stage(first),
-        *_stage(nn.Conv2d(128, 256, 4, stride=2, padding=1)),
+        *_stage(first), *_stage(nn.Conv2d(128, 256, 4, stride=2, padding=1)),
         *_stage(nn.Conv2d(256, 512, 4, stride=2, padding=1)),
-        nn.Conv2d(512, LATENT_WIDTH, 3, padding=1),
-        nn.Conv2d(LATENT_WIDTH, code_dim, 1),
-    )
+        nn.Conv2d(512, LATENT_WIDTH, 3, padding=1), nn.Conv2d(LATENT_WIDTH, code_dim, 1),
+    )  # fmt: skip
     decoder = nn.Sequential(
-        nn.Conv2d(code_dim, LATENT_WIDTH, 1),
-        *_stage(nn.Conv2d(LATENT_WIDTH, 512, 3, padding=1)),
+        nn.Conv2d(code_dim, LATENT_WIDTH, 1), *_stage(nn.Conv2d(LATENT_WIDTH, 512, 3, padding=1)),
         *_stage(nn.ConvTranspose2d(512, 256, 4, stride=2, padding=1)),
         *_stage(nn.ConvTranspose2d(256, 128, 4, stride=2, padding=1)),
-        *extra,
-        nn.Conv2d(128, 3, 3, padding=1),
-        nn.Tanh(),
-    )
+        *extra, nn.Conv2d(128, 3, 3, padding=1), nn.Tanh(),
+    )  # fmt: skip
     return Network(encoder, decoder, downscale)
 
 
@@ -117,7 +112,6 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
     "taming_f4": partial(taming_network, downscale=4),
 }
 """Each makes an encoder and a decoder for latents of the given number of channels; a new one is one more entry."""
-
 
 MAX_PARTS = 1024  # quantizers in one: each is built by itself, so their number is time
 LARGEST_OPTION = {"num_quantizers": MAX_PARTS, "groups": MAX_PARTS, "codebook_dim": 2**16, "width": 2**16}

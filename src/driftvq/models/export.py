@@ -27,7 +27,6 @@ TIE_NOISE, TIE_DRAWS = 1e-4, 16  # an index may differ only where noise of this 
 CHECKS = ((1, (3, 4)), (TRACED_BATCH + 1, (TRACED_GRID[0] + 2, TRACED_GRID[1] + 5)))
 """Batches and grids of the check, other than what was traced."""
 
-
 Traced = dict[str, ExportedProgram]
 """The graphs "encoder" and "decoder"; batch, height and width are free, images in multiples of the stride."""
 
@@ -55,12 +54,10 @@ def export_model(model: VQVAE, folder: str | Path, format: str = "onnx", *, chec
     about: dict[str, Any] = {
         **{"format": format, "opset": OPSET if format == "onnx" else None},
         **{name: f"{name}.{suffix}" for name in ("encoder", "decoder")},
-        "images": "float32, b 3 h w, RGB in [-1, 1]; h and w multiples of the stride",
-        "stride": model.downscale,
+        "images": "float32, b 3 h w, RGB in [-1, 1]; h and w multiples of the stride", "stride": model.downscale,
         "codebook_size": None if model.quantizer is None else model.quantizer.codebook_size,
-        "model_hash": model_hash(model),
-        "model": model.current_config.to_dict(),
-    }
+        "model_hash": model_hash(model), "model": model.current_config.to_dict(),
+    }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as name:
         temporary = Path(name)
         write(trace(model), temporary, {key: str(about[key]) for key in ("images", "stride", "model_hash")})
@@ -152,8 +149,7 @@ def _load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
+    return lambda x: torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
 
 
 def _load_torch(path: Path) -> Callable[[Tensor], Tensor]:
@@ -195,8 +191,7 @@ def _count_ties(reference: VQVAE, images: Tensor, indices: Tensor, got: Tensor) 
     quantizer, latents = reference.quantizer, reference.latents(images)
     assert quantizer is not None
     noise = latents.square().mean().sqrt() * TIE_NOISE
-    apart = quantizer.indices_to_codes(indices) - quantizer.indices_to_codes(got)
-    same = apart.abs().amax(dim=1) <= noise
+    same = (quantizer.indices_to_codes(indices) - quantizer.indices_to_codes(got)).abs().amax(dim=1) <= noise
     unsure = same.clone() if indices.ndim == same.ndim else same[..., None].repeat_interleave(indices.shape[-1], dim=-1)
     generator = torch.Generator().manual_seed(1)
     for _ in range(TIE_DRAWS):

@@ -33,14 +33,6 @@ TILE_PIXELS = 2**20  # of a tile with its margin; larger ones would not be faste
 PROBED = 32  # positions a side of the probe that finds how far a network looks; half as far is never tiled
 
 
-class Loaded(NamedTuple):
-    """A model, where it is, and how many images it takes at once."""
-
-    model: VQVAE
-    device: torch.device
-    batch_size: int
-
-
 class Room(NamedTuple):
     """How many pixels a model is given at once and an image may have; between the two it is worked on in tiles."""
 
@@ -54,12 +46,12 @@ class Room(NamedTuple):
         return min(self.at_once // 2, TILE_PIXELS)
 
 
-def load_model(path: str, device: str = "auto", batch_size: int | None = None) -> Loaded:
-    """Load a model (see ``VQVAE.from_pretrained``) for encoding or decoding, and choose how many images at once."""
+def load_model(path: str, device: str = "auto", batch_size: int | None = None) -> tuple[VQVAE, torch.device, int]:
+    """A model (see ``VQVAE.from_pretrained``) to encode or decode with, where it is, and how many images it takes."""
     chosen = pick_device(device)
     model = VQVAE.from_pretrained(path, map_location=chosen).eval()
     # On a CPU one: then what it becomes cannot depend on its neighbours, at some cost in speed for small images.
-    return Loaded(model, chosen, batch_size or (1 if chosen.type == "cpu" else 16))
+    return model, chosen, batch_size or (1 if chosen.type == "cpu" else 16)
 
 
 def pixel_bytes(model: VQVAE) -> int:
@@ -199,12 +191,9 @@ def reconstructions(model: VQVAE, batches: Iterable[ImageBatch], room: Room) -> 
 
 
 def model_pairs(
-    model: VQVAE,
-    batches: Iterable[ImageBatch],
-    device: str | torch.device = "cpu",
-    skipped: Callable[[str, str], None] = lambda name, reason: None,
-    room: Room | None = None,
-) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    model: VQVAE, batches: Iterable[ImageBatch], device: str | torch.device = "cpu",
+    skipped: Callable[[str, str], None] = lambda name, reason: None, room: Room | None = None,
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:  # fmt: skip
     """Originals, reconstructions (both uint8) and indices as the evaluation takes them; ``skipped`` hears the rest."""
     for batch in reconstructions(model, batches, room or find_room(model)):
         for name, reason in batch.skipped:

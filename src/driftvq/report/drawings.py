@@ -175,8 +175,7 @@ def _reference(results: Results, row: Row) -> dict[str, Any] | None:
     """What the evaluated images select of the codes of a yardstick, such as k-means fitted afterwards."""
     for other in results.rows:
         if other.method.group == "reference" and other.point == row.point and "selected" in other.values:
-            found = {"label": other.method.label, "selected": other.values["selected"].mean}
-            return None if other is row else found
+            return None if other is row else {"label": other.method.label, "selected": other.values["selected"].mean}
     return None
 
 

@@ -63,8 +63,7 @@ def embed_json(value: Any) -> str:
 def _page(comparisons: Sequence[Results], budget: int) -> str:
     payloads = [comparison_payload(results, budget // len(comparisons)) for results in comparisons]
     style, script = _asset("style.css"), "\n".join(_asset(name) for name in SCRIPTS)
-    several = f"{len(comparisons)} comparisons side by side"
-    title = comparisons[0].comparison.title if len(comparisons) == 1 else several
+    title = comparisons[0].comparison.title if len(comparisons) == 1 else f"{len(comparisons)} comparisons side by side"
     parts = {"title": html.escape(f"{title} · driftvq"), "style": style, "script": script}
     allowed = f"img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     parts["policy"] = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"

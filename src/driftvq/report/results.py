@@ -30,15 +30,11 @@ class Paired(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A method at one place of the sweep, over its seeds.
+    """A method at one place of the sweep: a cell for each seed, and the values of the finished ones by metric.
 
-    Attributes:
-        cells: one for each seed, finished or not.
-        values: mean and spread by metric, over the finished cells.
-        rank: by the lead metric, among those that compete at the same place; None for those that have no value.
-        test: the lead metric against the best of the same place, seed by seed; None for the best itself.
-        within_spread: whether the difference to the best is no larger than the spreads of both together,
-            ``|a - b| ≤ √(spread_a² + spread_b²)``; None for the best itself and without a spread.
+    In the lead metric it has a ``rank`` among those that compete at the same place, None without a value, and but for
+    the best itself a ``test`` against the best, seed by seed. ``within_spread`` is whether they differ by no more than
+    both spreads together, ``|a - b| ≤ √(spread_a² + spread_b²)``; None for the best itself and without a spread.
     """
 
     method: Method
@@ -158,8 +154,7 @@ def aggregate(comparison: Comparison) -> Results:
     for point in dict.fromkeys(row.point for row in rows):
         orders = {name: _order([row for row in rows if row.point == point], name) for name in columns}
         best |= {(name, point): order[0].method.name for name, order in orders.items() if len(order) > 1}
-    ranked = [_against_best(row, rows, lead) for row in rows]
-    return Results(comparison, tuple(ranked), lead, tuple(columns), best)
+    return Results(comparison, tuple(_against_best(row, rows, lead) for row in rows), lead, tuple(columns), best)
 
 
 def _order(rows: list[Row], name: str) -> list[Row]:

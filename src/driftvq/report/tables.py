@@ -137,8 +137,7 @@ def _record(results: Results, row: Row) -> dict[str, Any]:
 
 
 def _json(results: Results) -> str:
-    comparison = results.comparison
-    about = {key: getattr(comparison, key) for key in (*ABOUT, "data", "environment", "config")}
+    about = {key: getattr(results.comparison, key) for key in (*ABOUT, "data", "environment", "config")}
     metrics = {name: {"label": metric(name).label, "better": metric(name).better} for name in results.columns}
     document = {"format": FORMAT, "answer": str(answer(results)), "lead": results.lead, "comparison": about}
     rows = [

@@ -28,8 +28,7 @@ def safe_parts(name: str) -> list[str]:
     >>> safe_parts("../../a/./b.jpg")
     ['a', 'b.jpg']
     """
-    parts = [_safe(part) for part in name.split("/")]
-    *folders, file = [part for part in parts if part] or ["image"]
+    *folders, file = [part for part in map(_safe, name.split("/")) if part] or ["image"]
     lengths = list(accumulate(len(part.encode()) + 1 for part in folders))
     if lengths and lengths[-1] > MAX_FOLDER_BYTES:  # too long together: the first ones and a digest of all
         digest = hashlib.sha256("/".join(folders).encode()).hexdigest()[:16]
@@ -144,8 +143,7 @@ def _decode(model: VQVAE, tokens: Tokens, folder: Path, room: Room, progress: Pr
             for start in range(0, len(rows), at_once):
                 indices = np.stack([tokens[number] for number in rows[start : start + at_once]])
                 check_range(indices, tokens.index.model.codebook_size)
-                wide = torch.from_numpy(indices.astype(np.int64))
-                images = decode_pixels(model, wide, (height, width), room).cpu()
+                images = decode_pixels(model, torch.from_numpy(indices.astype(np.int64)), (height, width), room).cpu()
                 for image, name in zip(images, named[start : start + at_once], strict=True):
                     path = place_image(folder, name, SUFFIXES)
                     write_image(path, image.permute(1, 2, 0).numpy())

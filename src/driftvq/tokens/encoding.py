@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from driftvq.data.images import BadImageError
-from driftvq.data.loader import ImageBatch, eval_batches
-from driftvq.data.sources import ImageSource
+from driftvq.data import BadImageError, ImageBatch, ImageSource, eval_batches
 from driftvq.models.pretrained import model_hash
 from driftvq.models.running import Room, encode_pixels, find_room, repeatable, too_small
 from driftvq.models.vqvae import VQVAE
@@ -42,15 +40,9 @@ def find_rest(source: ImageSource, folder: Path) -> tuple[int, frozenset[str]]:
 
 
 def encode_images(
-    model: VQVAE,
-    batches: Iterable[ImageBatch],
-    out: str | Path,
-    *,
-    settings: dict[str, Any] | None = None,
-    overwrite: bool = False,
-    strict: bool = False,
-    progress: Listener = None,
-) -> Tokens:
+    model: VQVAE, batches: Iterable[ImageBatch], out: str | Path, *, settings: dict[str, Any] | None = None,
+    overwrite: bool = False, strict: bool = False, progress: Listener = None,
+) -> Tokens:  # fmt: skip
     """Write the tokens of images, e.g. of :func:`driftvq.data.eval_batches`; memory does not grow with their number.
 
     ``settings`` are JSON values to keep in the index; ``overwrite`` replaces an existing token folder; an image too
@@ -63,20 +55,10 @@ def encode_images(
 
 
 def encode_source(
-    model: VQVAE,
-    source: ImageSource,
-    out: str | Path,
-    *,
-    size: int | None = None,
-    batch_size: int = 1,
-    workers: int = 0,
-    strict: bool = False,
-    settings: dict[str, Any] | None = None,
-    overwrite: bool = False,
-    resume: bool = False,
-    room: Room | None = None,
-    progress: Listener = None,
-) -> Tokens:
+    model: VQVAE, source: ImageSource, out: str | Path, *, size: int | None = None, batch_size: int = 1,
+    workers: int = 0, strict: bool = False, settings: dict[str, Any] | None = None, overwrite: bool = False,
+    resume: bool = False, room: Room | None = None, progress: Listener = None,
+) -> Tokens:  # fmt: skip
     """Write the tokens of all images of a source; can be interrupted and resumed.
 
     Beside what :func:`encode_images` and :func:`driftvq.data.eval_batches` take, ``resume`` goes on with an interrupted

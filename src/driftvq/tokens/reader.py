@@ -84,10 +84,9 @@ class Tokens:
             grid = -(-sizes // self.index.model.downscale)
             if sizes.min() < 1 or np.any(shapes[:, :2] != grid) or np.any(shapes[:, 2:] != last):
                 raise ValueError(f"{self.folder / SIZES} does not fit the shapes of the tokens")
-            if self._offsets is not None:
-                lengths = np.diff(self._offsets[start : start + BLOCK_ROWS + 1])
-                if np.any(lengths != shapes.prod(axis=1, dtype=np.int64)):
-                    raise ValueError(f"{self.folder / OFFSETS} does not fit the shapes of the tokens")
+            lengths = shapes.prod(axis=1, dtype=np.int64)
+            if self._offsets is not None and np.any(np.diff(self._offsets[start : start + BLOCK_ROWS + 1]) != lengths):
+                raise ValueError(f"{self.folder / OFFSETS} does not fit the shapes of the tokens")
 
 
 def open_tokens(folder: str | Path) -> Tokens:

@@ -14,7 +14,6 @@ import numpy as np
 
 from driftvq.files import LOCK_FILE, locked
 from driftvq.tokens import format as layout
-from driftvq.tokens.format import TokenIndex, TokenModel
 from driftvq.tokens.reader import BLOCK_ROWS, Array, check_range
 
 HEADER_BYTES = 256  # room kept for the header, so that it can be rewritten when the number of rows is known
@@ -81,14 +80,9 @@ class TokenWriter(AbstractContextManager["TokenWriter"]):
     """
 
     def __init__(
-        self,
-        out: str | Path,
-        model: TokenModel,
-        settings: dict[str, Any] | None = None,
-        *,
-        overwrite: bool = False,
-        resume: bool = False,
-    ) -> None:
+        self, out: str | Path, model: layout.TokenModel, settings: dict[str, Any] | None = None, *,
+        overwrite: bool = False, resume: bool = False,
+    ) -> None:  # fmt: skip
         self.out = Path(out)
         self.folder = layout.partial_folder(self.out)
         layout.check_output(self.out, overwrite=overwrite, resume=resume)
@@ -96,7 +90,7 @@ class TokenWriter(AbstractContextManager["TokenWriter"]):
         with ExitStack() as on_error:
             on_error.enter_context(locked(self.folder, layout.WORK))
             layout.check_output(self.out, overwrite=overwrite, resume=resume, held=True)
-            self.index = TokenIndex(model, json.loads(json.dumps(settings or {})))
+            self.index = layout.TokenIndex(model, json.loads(json.dumps(settings or {})))
             if resume:
                 found = layout.read_index(self.folder)
                 layout.check_same(self.folder, found, self.index)

@@ -84,8 +84,7 @@ def draw_method(trajectories: Sequence[Trajectory], path: Path) -> Path:
     ends = ", ".join(f"{trajectory.codes_used} in {trajectory.demo}" for trajectory in trajectories)
     figure.suptitle(f"{label(trajectories[0].method)}: codes still used at the end: {ends}", fontsize=13)
     handles, names = grid[0, 1].get_legend_handles_labels()
-    legend = figure.legend(handles, names, loc="lower center", ncols=6, fontsize=9, frameon=False)
-    for handle in legend.get_lines()[:4]:
+    for handle in figure.legend(handles, names, loc="lower center", ncols=6, fontsize=9, frameon=False).get_lines()[:4]:
         handle.set(markersize=9, alpha=1)
     return _save(figure, path)
 
@@ -136,9 +135,8 @@ def animate(left: Trajectory, right: Trajectory, path: Path) -> Path:
     figure.set_dpi(GIF_DPI)
     canvas.draw()
     background = canvas.copy_from_bbox(figure.bbox)
-    steps = [step for step in GIF_STEPS if step < len(left.codebooks)]
     frames = []
-    for step in steps:
+    for step in (step for step in GIF_STEPS if step < len(left.codebooks)):
         canvas.restore_region(background)
         for panel in panels:
             panel.show_(step)

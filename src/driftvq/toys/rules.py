@@ -47,9 +47,8 @@ def ns_vq_update(codebook: Array, batch: Array, lr: float, tau: float) -> Array:
     The kernel measures from the code to the *winner*, not to the point. Shapes as in :func:`squared_distances`.
     """
     codes = codebook.reshape(-1, *codebook.shape[-2:]).copy()
-    batches = batch.reshape(-1, *batch.shape[-2:])
     run = np.arange(len(codes))
-    for x in batches.swapaxes(0, 1)[:, :, None]:
+    for x in batch.reshape(-1, *batch.shape[-2:]).swapaxes(0, 1)[:, :, None]:
         pull = x - codes
         winner = np.einsum("skd,skd->sk", pull, pull).argmin(axis=1)
         apart = pull - pull[run, winner][:, None]

@@ -1,14 +1,13 @@
 """Runs of the toy demos: trajectories of t moments, k codes and n points, the k-means optimum and the table."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
+from driftvq.machine import torch_threads
 from driftvq.names import check_name
 from driftvq.toys.clouds import BATCH_SIZE, DEMOS, EPOCHS, POINTS, SPEED, Array, Cloud, make_cloud
 from driftvq.toys.rules import METHODS, SHOWN_METHODS, Learner, make_learners, squared_distances
@@ -51,20 +50,13 @@ class Trajectory:
 def measure(codebook: Array, positions: Array) -> tuple[float, float]:
     """Usage and distortion of a codebook on a whole cloud."""
     distances = squared_distances(codebook, positions)
-    used = np.unique(distances.argmin(axis=1))
-    return len(used) / len(codebook), float(distances.min(axis=1).mean())
+    return len(np.unique(distances.argmin(axis=1))) / len(codebook), float(distances.min(axis=1).mean())
 
 
 def run_demos(
-    runs: Sequence[tuple[str, int]],
-    method: str,
-    *,
-    n: int = POINTS,
-    batch_size: int = BATCH_SIZE,
-    epochs: int = EPOCHS,
-    speed: float = SPEED,
-    learner: Callable[[Array], Learner] | None = None,
-) -> list[Trajectory]:
+    runs: Sequence[tuple[str, int]], method: str, *, n: int = POINTS, batch_size: int = BATCH_SIZE,
+    epochs: int = EPOCHS, speed: float = SPEED, learner: Callable[[Array], Learner] | None = None,
+) -> list[Trajectory]:  # fmt: skip
     """Let a method follow several clouds side by side, which costs the sample-by-sample rule little more than one.
 
     Each run is a demo and a seed, which gives the cloud, the first codebook, the order and the first weights; ``n`` is
@@ -80,7 +72,7 @@ def run_demos(
     follower = make_learners(method, codebooks, [seed for _, seed in runs]) if learner is None else learner(codebooks)
     batches = [cloud.batch(cloud.order[0, :batch_size]) for cloud in clouds]
     moments = [(follower.codebook, [cloud.drift for cloud in clouds], batches)]
-    with one_torch_thread():
+    with torch_threads(1):  # sixteen codes in the plane gain nothing from a second one, and may wait long for it
         for epoch in range(epochs):
             for idxs in zip(*(cloud.batches(epoch, batch_size) for cloud in clouds), strict=True):
                 batches = [cloud.batch(chosen) for cloud, chosen in zip(clouds, idxs, strict=True)]
@@ -99,17 +91,6 @@ def run_demos(
         snapshots = tuple(Snapshot(step, moments[step][2][i]) for step in shown)
         trajectories.append(Trajectory(demo, method, seed, cloud, drifts, codes, usage, distortion, snapshots))
     return trajectories
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Sixteen codes in the plane gain nothing from a second thread, and on a busy machine wait long for it."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def kmeans_optimum(positions: Array, codes: int, restarts: int = 10) -> tuple[Array, float]:
@@ -132,11 +113,9 @@ class Row(NamedTuple):
 
 
 def toy_table(
-    seeds: int | Sequence[int] = 5,
-    methods: Iterable[str] = SHOWN_METHODS,
-    demos: Iterable[str] = DEMOS,
+    seeds: int | Sequence[int] = 5, methods: Iterable[str] = SHOWN_METHODS, demos: Iterable[str] = DEMOS,
     progress: Callable[[str], None] = lambda line: None,
-) -> list[Row]:
+) -> list[Row]:  # fmt: skip
     """Usage and distortion ÷ optimum of every method in every demo; ``seeds``: how many, from 0 on, or which."""
     chosen = range(seeds) if isinstance(seeds, int) else seeds
     methods = [check_name("method", method, METHODS) for method in methods]

@@ -49,8 +49,7 @@ class TrainingLoop:
     ) -> None:  # fmt: skip
         if config.warm_up and fabric.world_size > 1:
             raise ValueError(f"warm_up={config.warm_up} works in one process, got {fabric.world_size}")
-        self.probe = probe
-        self.config, self.run, self.steps, self.fabric, self.say = config, run, steps, fabric, say
+        self.config, self.run, self.steps, self.fabric, self.say, self.probe = config, run, steps, fabric, say, probe
         self.step, self.images, self.model = 0, images, model
         images.rank, images.world_size = fabric.global_rank, fabric.world_size
         model.to(memory_format=memory_layout(config))  # type: ignore[call-overload]
@@ -114,8 +113,7 @@ class TrainingLoop:
         if not self.resting and self.step > self.steps - round(config.settle * self.steps):
             self.settle()
         adversary = self.adversary if self.adversary is not None and self.adversary.active(self.step) else None
-        names: list[str] = []
-        images, rebuilt = [], []
+        names, images, rebuilt = list[str](), list[Tensor](), list[Tensor]()
         for left in reversed(range(config.accumulate)):
             batch = next(batches)
             self.skipped.add(batch.skipped)
@@ -216,8 +214,7 @@ class TrainingLoop:
         return {name: part for name, part in parts.items() if part is not None}
 
     def load(self, checkpoint: Path) -> None:
-        state = {"model": self.network, "optimizer": self.optimizer}
-        rest = self.fabric.load(checkpoint, state, weights_only=True)
+        rest = self.fabric.load(checkpoint, {"model": self.network, "optimizer": self.optimizer}, weights_only=True)
         self.step = rest["step"]
         if rest["resting"]:
             self.rest()

@@ -159,13 +159,9 @@ class TrainResult:
 def train(
     config: TrainConfig, *, resume: bool = False, say: Say = lambda line: None, probe: Probe | None = None
 ) -> TrainResult:
-    """Train a tokenizer.
+    """Train a tokenizer, or with ``resume`` go on in ``config.out`` from the newest checkpoint that can be read.
 
-    Args:
-        config: of the run; ``config.out`` is the folder to continue when ``resume``.
-        resume: go on from the newest checkpoint that can be read.
-        say: told, in the first process, what a user should know.
-        probe: looks at the model after certain steps.
+    ``say`` is told, in the first process, what a user should know; ``probe`` looks at the model after certain steps.
 
     Raises:
         InterruptedTrainingError: after Ctrl-C or SIGTERM; a checkpoint is saved.
