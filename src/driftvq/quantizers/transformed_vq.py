@@ -30,17 +30,15 @@ class TransformedCodes(Codebook):
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"base": between}
     has_loss: ClassVar[bool] = True
-    base: Tensor  # C, Gaussian noise of variance 1/d unless it is set
-    settled: Tensor  # above 0 where the codes in use are C itself, and φ is idle
 
     def __init__(self, codebook_size: int, dim: int, transform: nn.Module, trains_base: bool = False) -> None:
         super().__init__()
-        base_kd = torch.randn(codebook_size, dim) * dim**-0.5
+        base_kd = torch.randn(codebook_size, dim) * dim**-0.5  # C, unless it is set
         if trains_base:
             self.base = nn.Parameter(base_kd)
         else:
             self.register_buffer("base", base_kd)
-        self.register_buffer("settled", torch.zeros(()))
+        self.register_buffer("settled", torch.zeros(()))  # above 0 where the codes in use are C itself, and φ is idle
         self.transform = transform
         self._kept: tuple[tuple[Tensor, ...], Tensor] | None = None
 

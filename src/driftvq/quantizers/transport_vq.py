@@ -64,8 +64,7 @@ class PricedCodes(TrainedCodes):
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {**TrainedCodes.rows_per_code, "prices": copied}
-    training_state: ClassVar[tuple[str, ...]] = ("prices",)
-    prices: Tensor
+    training_state = ("prices",)
 
     def __init__(self, codebook_size: int, dim: int, sharpness: float, iterations: int) -> None:
         super().__init__(codebook_size, dim)

@@ -3,8 +3,6 @@
 Shape suffixes: n latents, k codes, r rows (codes or latents), d dimensions, p features.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -13,36 +11,19 @@ from driftvq.quantizers.codebooks.features import AffineFeatures
 from driftvq.quantizers.codebooks.parts import Batch, Now, Part, Rows, Seen
 from driftvq.quantizers.finite import is_seen_at_once
 
-RIDGE = 0.1
-"""Of the features' mean square, by which a fit is held back."""
-
-MEMORY = 1.0
-"""Latents per feature that a fit remembers."""
-
+RIDGE = 0.1  # of the features' mean square, by which a fit is held back
+MEMORY = 1.0  # latents per feature that a fit remembers
+# How many times as long the evidence for it is remembered; the velocity at least so long, and one latent per code.
 PERSISTENCE = 24.0
-"""How many times as long the evidence for it is remembered; the velocity at least so long, and one latent per code."""
-
+# How much of what was applied counts as confirmed. Where codes lie close, latents go over to other codes and do not
+# show that theirs moved in vain; with less than all of it, a drift that nothing else confirms fades.
 CREDIT = 0.7
-"""How much of what was applied counts as confirmed. Where codes lie close, latents go over to other codes and do not
-show that theirs moved in vain; with less than all of it, a drift that nothing else confirms fades."""
-
-MOST_NEWS = 0.1
-"""How much the evidence for a drift may change by one batch."""
-
-EXACT = 1e-6
-"""Latents that lie so close to their codes, squared and summed up, say nothing of a drift."""
-
-MOST_FOUND = 2.0
-"""More evidence than latents can give, unless the moments have lost all digits."""
-
-NEEDED_SHARE = 0.25
-"""A drift is needed in full where it makes up this share of the latents' squared distance from their codes."""
-
-AT_REST = 0.05
-"""With several latents per code, a drift followed by no more than this is left alone from one glance to the next."""
-
-PATIENCE = 2.0
-"""A code that is selected rarely waits so many times as long for its next latent as the others do on average."""
+MOST_NEWS = 0.1  # how much the evidence for a drift may change by one batch
+EXACT = 1e-6  # latents that lie so close to their codes, squared and summed up, say nothing of a drift
+MOST_FOUND = 2.0  # more evidence than latents can give, unless the moments have lost all digits
+NEEDED_SHARE = 0.25  # of the latents' squared distance from their codes: where a drift makes it up, all of it is needed
+AT_REST = 0.05  # with several latents per code, a drift followed by no more is left alone from one glance to the next
+PATIENCE = 2.0  # so many times as long as others on average a code that is selected rarely waits for its next latent
 
 
 class Drift(Part):
@@ -58,9 +39,6 @@ class Drift(Part):
       codes have not caught up with, and the velocity is counted until a rarely selected code has its next latent. Both
       are between 0 and 1. Where there is no need, no code gets lost, and codes that stay hold the encoder in place.
 
-    Args:
-        features: f.
-
     Attributes:
         moments: remembered sums of features × (features, displacements) ``(p, p + d)``.
         velocity: V ``(p, d)``.
@@ -73,26 +51,7 @@ class Drift(Part):
         unrelated: |V|² over |g u|², if steps had nothing to do with each other.
     """
 
-    training_state: ClassVar[tuple[str, ...]] = (
-        "moments",
-        "velocity",
-        "field",
-        "gain",
-        "evidence",
-        "until",
-        "unrelated",
-        "rates",
-        "ridge",
-    )
-    moments: Tensor
-    velocity: Tensor
-    field: Tensor
-    gain: Tensor
-    evidence: Tensor
-    until: Tensor
-    unrelated: Tensor
-    rates: Tensor
-    ridge: Tensor
+    training_state = ("moments", "velocity", "field", "gain", "evidence", "until", "unrelated", "rates", "ridge")
 
     def __init__(self, features: AffineFeatures) -> None:
         super().__init__()
@@ -153,14 +112,9 @@ class Drift(Part):
         step_pd = torch.minimum(self.gain.to(moments), total) * field_pd
         self._remember_(step_pd, news[2], follows)
         self.field.copy_(torch.where(follows, field_pd, self.field) if isinstance(follows, Tensor) else field_pd)
-        drift_kd = self._everywhere(batch.seen, step_pd)
+        of_codes = len(rows.features) == len(batch.seen.codes)
+        drift_kd = rows.features.detach() @ step_pd if of_codes else self.features.moved(batch.seen.codes, step_pd)
         return drift_kd if moved_kd is None else moved_kd + drift_kd
-
-    def _everywhere(self, seen: Seen, step_pd: Tensor) -> Tensor:
-        rows = seen.rows
-        if rows is not None and len(rows.features) == len(seen.codes):
-            return rows.features.detach() @ step_pd
-        return self.features.moved(seen.codes, step_pd)
 
     def _look_(self, batch: Batch) -> None:
         """What depends on how often a code is selected, which changes slowly."""

@@ -11,18 +11,11 @@ from driftvq.functional.blocks import row_blocks
 
 
 class AffineFeatures(nn.Module):
-    """``f(c) = (1, c)`` of a code c in the codebook's frame: linear fields over these are the affine maps.
-
-    Args:
-        dim: dimension of a code.
-
-    Attributes:
-        count: number of features, p.
-    """
+    """``f(c) = (1, c)`` of a code c in the codebook's frame: linear fields over these are the affine maps."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.dim, self.count = dim, 1 + dim
+        self.dim, self.count = dim, 1 + dim  # d and p
 
     def forward(self, codes_kd: Tensor) -> Tensor:
         return F.pad(codes_kd, (1, 0), value=1.0)
@@ -45,11 +38,8 @@ class AffineFeatures(nn.Module):
 class NetworkFeatures(AffineFeatures):
     """``f(c) = (1, c, h(c))``: a network h adds what is not affine.
 
-    Args:
-        dim: dimension of a code.
-        network: maps codes ``(k, d)`` to ``(k, width)``; its outputs are of order 1.
-        width: w.
-        together: h(c_k) depends on all codes, so that they are never mapped in parts.
+    The ``network`` maps codes ``(k, d)`` to ``(k, width)``, with outputs of order 1; ``together``: h(c_k) depends on
+    all codes, so that they are never mapped in parts.
     """
 
     def __init__(self, dim: int, network: nn.Module, width: int, together: bool) -> None:

@@ -22,39 +22,22 @@ from driftvq.quantizers.codebooks.relocation import Relocation
 from driftvq.quantizers.codebooks.winners import Winners
 from driftvq.quantizers.distributed import by_process, sum_over_processes
 
-MIN_MEMORY = 3.0
-"""Latents per code that the codes remember at least, in the long run."""
+PARTS = ("drift", "winners", "relocation")  # what moves the codes, in this order
+COMMITMENT_WEIGHT, COMMITMENT_DIM = 0.25, 64  # the paper's β, and the dimension from which on it is the default
 
+MIN_MEMORY = 3.0  # latents per code that the codes remember at least, in the long run
+# Latents that a new code remembers: where it began counts for little, and one that no latent selects is soon lost.
 FIRST_MEMORY = 1.0
-"""Latents that a new code remembers: where it began counts for little, and one that no latent selects is soon lost."""
+MEMORY_SHARE = 0.05  # of all latents seen so far that it remembers later on
+LEAST_MEMORY = 1e-6  # latents; what no code remembers less of
 
-MEMORY_SHARE = 0.05
-"""Share of all latents seen so far that it remembers later on."""
-
-COMMITMENT_WEIGHT, COMMITMENT_DIM = 0.25, 64
-"""The paper's β, and the dimension from which on it is the default."""
-
-PARTS = ("drift", "winners", "relocation")
-"""What moves the codes, in this order."""
-
-LEAST_MEMORY = 1e-6
-"""Latents; what no code remembers less of."""
-
-OUTLIER = 8.0
-"""A latent that lies more than so many times the usual distance from its code counts as one at that distance."""
-
-CROWDED = 0.7
-"""Where the usual distance is this share of the limit, most latents lie beyond it: they are no outliers then."""
-
-LEAST_REACH = 0.01
-"""Spreads; no usual distance is shorter: codes that once fit exactly would take every later latent for an outlier."""
-
+OUTLIER = 8.0  # a latent that lies more than so many times the usual distance from its code counts as one at that
+CROWDED = 0.7  # where the usual distance is this share of the limit, most lie beyond it: they are no outliers then
+LEAST_REACH = 0.01  # spreads; with a shorter usual distance codes that once fit exactly would see outliers for ever
+# Where the spread has changed so many times from one look to the next, nothing remembered of distances holds. Where
+# latents are out of reach it becomes twice as many times as large.
 OUT_OF_SIGHT = 1e4
-"""Where the spread has changed so many times from one look to the next, nothing remembered of distances holds. Where
-latents are out of reach it becomes twice as many times as large."""
-
-NO_LIMIT = torch.finfo(torch.bfloat16).max
-"""A limit that is none, and stays finite when a module moves from one precision to another."""
+NO_LIMIT = torch.finfo(torch.bfloat16).max  # none, and finite when a module moves from one precision to another
 
 
 class FollowingCodes(Codebook):
@@ -62,13 +45,7 @@ class FollowingCodes(Codebook):
 
     Times are counted in latents per code and distances in spreads of the codes, so nothing depends on the scale of the
     latents, on K, on d, on the batch size or on the length of training. One wild latent moves nothing far, and a
-    codebook that is not finite is never taken over.
-
-    Args:
-        codebook_size: K.
-        dim: dimension of a code.
-        parts: by name, in the order in which they act.
-        trained: the codes also get a gradient, from the decoder.
+    codebook that is not finite is never taken over. ``trained`` codes also get a gradient, from the decoder.
 
     Attributes:
         memory: latents that each code remembers, ``(k,)``.
@@ -80,15 +57,8 @@ class FollowingCodes(Codebook):
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "memory": halved}
-    training_state: ClassVar[tuple[str, ...]] = ("memory", "seen", "horizon", "origin", "spread", "limit")
-    leaves_out: bool = True
-    codes: Tensor
-    memory: Tensor
-    seen: Tensor
-    horizon: Tensor
-    origin: Tensor
-    spread: Tensor
-    limit: Tensor
+    training_state = ("memory", "seen", "horizon", "origin", "spread", "limit")
+    leaves_out = True
 
     def __init__(self, codebook_size: int, dim: int, parts: Mapping[str, Part], trained: bool) -> None:
         super().__init__()
@@ -151,11 +121,13 @@ class FollowingCodes(Codebook):
         self.clock.tick_(lesson.latents)
         parts = self._parts()
         shared = [part.sums(seen) for part in parts]
-        unit_r = by_process(_square(seen.away))
+        flat = seen.away.flatten()
+        unit_r = by_process(flat.dot(flat))  # ``Σ away²`` in one pass
         sums_kv, units_r, *joined = sum_over_processes(seen.sums, unit_r, *sum(shared, ()))
         sums_kd, counts_k = sums_kv[:, :-1], sums_kv[:, -1]
         total = counts_k.sum()
-        self._remember_(counts_k, total)
+        self.seen += total
+        self.memory.mul_(torch.exp(total / self.horizon)).add_(counts_k)  # the codes' memories fade by this batch
         batch = Batch(seen, lesson.step, total, units_r, counts_k, sums_kd, self.memory)
         moved_kd: Tensor | None = None
         for part, own in zip(parts, shared, strict=True):
@@ -202,11 +174,6 @@ class FollowingCodes(Codebook):
         self.limit.copy_(limit.clamp(max=NO_LIMIT))  # one that is none cannot grow
         for part in self._parts():
             part.rescale_(torch.where(lost, 0, ratio))
-
-    def _remember_(self, counts_k: Tensor, total: Tensor) -> None:
-        """Let the codes' memories fade by this batch, and take it in."""
-        self.seen += total
-        self.memory.mul_(torch.exp(total / self.horizon)).add_(counts_k)
 
     def _usual(self, z_nd: Tensor) -> Tensor:
         """``mean away²``: in this unit the gradient of an error is the same for latents of any scale."""
@@ -259,9 +226,3 @@ def root_mean_square(x_kd: Tensor) -> Tensor:
     largest = x_kd.abs().amax()
     unit = torch.where(largest > 0, largest, 1)
     return (x_kd / unit).square().mean().sqrt() * unit
-
-
-def _square(x_nd: Tensor) -> Tensor:
-    """``Σ x²`` in one pass."""
-    flat = x_nd.flatten()
-    return flat.dot(flat)
