@@ -88,11 +88,7 @@ def _soft_usage_backward(ctx, mean_grad_k, entropy_grad):  # type: ignore[no-unt
     return (*_soft_usage_grad_op(*given), None)
 
 
-@operator(
-    "soft_usage",
-    lambda z_nd, weight_kd, bias_k, share_n: (torch.empty_like(bias_k), z_nd.new_empty(())),
-    _soft_usage_backward,
-)
+@operator("soft_usage", lambda z_nd, _, bias_k, *__: (*_empty(bias_k), z_nd.new_empty(())), _soft_usage_backward)
 def _soft_usage_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor]:
     mean_k, entropy = torch.zeros_like(bias_k), z_nd.new_zeros(())
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):

@@ -38,17 +38,6 @@ class Drift(Part):
       distances of the latents from their codes: ``(4 lag)² + 4 (2 K/N)² |V|²``, where the lag ``Σ u·Δ`` is what the
       codes have not caught up with, and the velocity is counted until a rarely selected code has its next latent. Both
       are between 0 and 1. Where there is no need, no code gets lost, and codes that stay hold the encoder in place.
-
-    Attributes:
-        moments: remembered sums of features × (features, displacements) ``(p, p + d)``.
-        velocity: V ``(p, d)``.
-        field: W + V of the latest step ``(p, d)``.
-        gain: g, as it was last judged: when lost codes are relocated.
-        evidence: recent means of |u|², of the lag and of |V|², in shares of the latents' squared distance from their
-            codes; of new codes a drift is expected.
-        rates: how fast the fit, the evidence and the velocity are forgotten, per latent; ridge: R of the fit.
-        until: square of the steps until a rarely selected code has its next latent, over :data:`NEEDED_SHARE`.
-        unrelated: |V|² over |g u|², if steps had nothing to do with each other.
     """
 
     training_state = ("moments", "velocity", "field", "gain", "evidence", "until", "unrelated", "rates", "ridge")
@@ -57,13 +46,17 @@ class Drift(Part):
         super().__init__()
         self.features = features
         shape = (features.count, features.dim)
+        # Remembered sums of features × (features, displacements).
         self.register_buffer("moments", torch.zeros(features.count, sum(shape)))
-        self.register_buffer("velocity", torch.zeros(shape))
-        self.register_buffer("field", torch.zeros(shape))
-        self.register_buffer("gain", torch.zeros(()))
+        self.register_buffer("velocity", torch.zeros(shape))  # V
+        self.register_buffer("field", torch.zeros(shape))  # W + V of the latest step
+        self.register_buffer("gain", torch.zeros(()))  # g, as it was last judged: when lost codes are relocated
+        # Recent means of |u|², of the lag and of |V|², in shares of the latents' squared distance from their codes.
         self.register_buffer("evidence", torch.zeros(3))
+        # Square of the steps until a rarely selected code has its next latent, over the share that is needed.
         self.register_buffer("until", torch.ones(()))
-        self.register_buffer("unrelated", torch.zeros(()))
+        self.register_buffer("unrelated", torch.zeros(()))  # |V|² over |g u|², if steps had nothing in common
+        # How fast the fit, the evidence and the velocity are forgotten, per latent.
         forgetting, groups = -1 / (MEMORY * features.count), features.groups()
         self.register_buffer("rates", torch.tensor([forgetting, *[forgetting / PERSISTENCE] * 2]))
         # As if the features of each kind together had mean square 1: n of them are divided by √n.
@@ -187,7 +180,7 @@ class Drift(Part):
     def reset_(self) -> None:
         for buffer in (self.moments, self.velocity, self.field, self.gain, self.evidence):
             buffer.zero_()
-        self.evidence[2] = NEEDED_SHARE / PATIENCE**2
+        self.evidence[2] = NEEDED_SHARE / PATIENCE**2  # of new codes a drift is expected
         self.moments[0, 0] = 1  # one latent, without displacement: there is always something to divide by
 
     def readings(self) -> dict[str, float]:

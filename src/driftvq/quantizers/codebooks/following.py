@@ -1,7 +1,4 @@
-"""A codebook that follows the latents, with nothing to tune.
-
-Shape suffixes: n latents, k codes, d dimensions.
-"""
+"""A codebook that follows the latents, with nothing to tune."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,14 +43,6 @@ class FollowingCodes(Codebook):
     Times are counted in latents per code and distances in spreads of the codes, so nothing depends on the scale of the
     latents, on K, on d, on the batch size or on the length of training. One wild latent moves nothing far, and a
     codebook that is not finite is never taken over. ``trained`` codes also get a gradient, from the decoder.
-
-    Attributes:
-        memory: latents that each code remembers, ``(k,)``.
-        seen: latents so far.
-        horizon: latents that the codes remember together, negative.
-        origin, spread: the frame in which latents are seen: the codes' mean, and their root mean square deviation.
-        limit: distance from its code, in spreads, at which a latent that lies further away counts.
-        clock: steps since the codes were looked at.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "memory": halved}
@@ -67,13 +56,14 @@ class FollowingCodes(Codebook):
             self.codes = nn.Parameter(codes_kd)
         else:
             self.register_buffer("codes", codes_kd)
-        self.register_buffer("memory", torch.full((codebook_size,), FIRST_MEMORY))
-        self.register_buffer("seen", torch.zeros(()))
-        self.register_buffer("horizon", torch.zeros(()))
+        self.register_buffer("memory", torch.full((codebook_size,), FIRST_MEMORY))  # latents that each code remembers
+        self.register_buffer("seen", torch.zeros(()))  # latents so far
+        self.register_buffer("horizon", torch.zeros(()))  # latents that the codes remember together, negative
+        # The frame in which latents are seen: the codes' mean, and their root mean square deviation.
         self.register_buffer("origin", torch.zeros(dim))
         self.register_buffer("spread", torch.ones(()))
-        self.register_buffer("limit", torch.ones(()))
-        self.clock = Clock()
+        self.register_buffer("limit", torch.ones(()))  # distance from its code at which a latent further away counts
+        self.clock = Clock()  # steps since the codes were looked at
         self.parts = nn.ModuleDict(dict(parts))
         self.set_(codes_kd)
         self.clock.agree_()  # a loader may write the buffer

@@ -1,8 +1,6 @@
 """What a part that moves a following codebook is, and what it sees of a training step.
 
 Everything is in the codebook's frame: less its origin, and divided by the spread of the codes.
-
-Shape suffixes: n latents, k codes, d dimensions.
 """
 
 from dataclasses import dataclass
