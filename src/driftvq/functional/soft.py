@@ -157,8 +157,7 @@ def _index_grad_op(
     z_nd: Tensor, codes_kd: Tensor, share_n: Tensor, indices_n: Tensor, grad_nd: Tensor, mean_grad_k: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor]:
     # By l the slope of the mixture is g·c_k, that of the entropy -share·log p_k = -share·z·c_k + a constant, which the
-    # softmax's own derivative removes, that of the mean share·grad_k: all of it is one product.
-    # The gradient of the entropy is h.
+    # softmax's own derivative removes, that of the mean share·grad_k: all of it is one product. The entropy's is h.
     pull_nv = torch.cat([torch.addcmul(grad_nd, z_nd, share_n[:, None] * h, value=-1), share_n[:, None]], dim=1)
     pulled_kv = torch.cat([codes_kd, mean_grad_k[:, None]], dim=1)
     z_grad_nd, codes_grad_kd = torch.empty_like(z_nd), torch.zeros_like(codes_kd).index_add_(0, indices_n, grad_nd)

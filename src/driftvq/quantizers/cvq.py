@@ -64,7 +64,6 @@ class AnchoredCodes(TrainedCodes):
     def busyness(self) -> Tensor:
         return self.share
 
-    @torch.no_grad()
     def set_(self, codes_kd: Tensor) -> None:
         super().set_(codes_kd)
         self.share.fill_(1 / len(codes_kd))

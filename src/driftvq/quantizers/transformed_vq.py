@@ -82,9 +82,8 @@ class TransformedCodes(Codebook):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}
 
-    @torch.no_grad()
     def set_(self, codes_kd: Tensor) -> None:
-        self.base.copy_(codes_kd)
+        super().set_(codes_kd)
         self.settled.fill_(0)
 
     def settle_(self, codes_kd: Tensor) -> None:

@@ -107,7 +107,6 @@ class PricedCodes(TrainedCodes):
         prices_k = torch.where(total > 0, prices_k, self.prices.to(z_nd.dtype))
         return highest_logit(z_nd, weight_kd, prices_k - cost_k), prices_k
 
-    @torch.no_grad()
     def set_(self, codes_kd: Tensor) -> None:
         super().set_(codes_kd)
         self.prices.zero_()

@@ -57,7 +57,7 @@ class Drift(Part):
         self.register_buffer("until", torch.ones(()))
         self.register_buffer("unrelated", torch.zeros(()))  # |V|² over |g u|², if steps had nothing in common
         # How fast the fit, the evidence and the velocity are forgotten, per latent.
-        forgetting, groups = -1 / (MEMORY * features.count), features.groups()
+        forgetting, groups = -1 / (MEMORY * features.count), features.groups
         self.register_buffer("rates", torch.tensor([forgetting, *[forgetting / PERSISTENCE] * 2]))
         # As if the features of each kind together had mean square 1: n of them are divided by √n.
         ridge_p = torch.cat([torch.full((n,), float(n)) for n in groups]) * (RIDGE * len(groups) / features.count)
@@ -154,9 +154,8 @@ class Drift(Part):
         With ``y = f(c) (W + V)``, of which g y was applied: ``mean |Δ - (1 - g) y|²``, and its gradient by f. Where
         there is nothing to follow ``mean |Δ|²``, and none.
         """
-        rows = seen.rows
+        rows, total = seen.rows, seen.counted.sum().clamp(min=1) * seen.away.shape[1]
         if rows is None:
-            total = seen.counted.sum().clamp(min=1) * seen.away.shape[1]
             return seen.away.square().sum() / total
         with torch.no_grad():
             field_pd, ahead = self.field.to(seen.away), 1 - self.gain.to(seen.away)
@@ -164,7 +163,6 @@ class Drift(Part):
                 field_pd = field_pd * rows.follows
             moved_rd = rows.features @ field_pd
             left_rd = torch.addcmul(rows.away, rows.number[:, None], moved_rd * ahead, value=-1)
-            total = seen.counted.sum().clamp(min=1) * seen.away.shape[1]
             missed = (seen.away.square().sum() - ahead * ((rows.away + left_rd) * moved_rd).sum()) / total
             # The unit goes in before the product: a compiler repeats what is cheap for the gradient, and would then
             # read buffers that have moved on.

@@ -16,13 +16,10 @@ class AffineFeatures(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim, self.count = dim, 1 + dim  # d and p
+        self.groups = [1, dim]  # how many features there are of each kind; their mean squares are of order 1
 
     def forward(self, codes_kd: Tensor) -> Tensor:
         return F.pad(codes_kd, (1, 0), value=1.0)
-
-    def groups(self) -> list[int]:
-        """How many features there are of each kind; their mean squares are of order 1."""
-        return [1, self.dim]
 
     def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
         """The features of selected codes ``(n, p)``."""
@@ -44,8 +41,8 @@ class NetworkFeatures(AffineFeatures):
 
     def __init__(self, dim: int, network: nn.Module, width: int, together: bool) -> None:
         super().__init__(dim)
-        self.network, self.width, self.together = network, width, together
-        self.count = 1 + dim + width
+        self.network, self.together = network, together
+        self.count, self.groups = 1 + dim + width, [1, dim, width]
 
     @property
     def training_state(self) -> tuple[str, ...]:
@@ -56,9 +53,6 @@ class NetworkFeatures(AffineFeatures):
         own = next(self.network.parameters()).dtype
         h_kw = self.network(codes_kd.to(own)).to(codes_kd.dtype)
         return torch.cat([super().forward(codes_kd), h_kw], dim=1)
-
-    def groups(self) -> list[int]:
-        return [*super().groups(), self.width]
 
     def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
         return self.forward(codes_kd)[winners_n] if self.together else super().of(codes_kd, winners_n)

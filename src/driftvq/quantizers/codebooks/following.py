@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.functional import nearest
 from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson, Match, change_where_, initial_codes
 from driftvq.quantizers.codebooks.clock import FIRST_LOOKS, Clock
@@ -62,45 +61,40 @@ class FollowingCodes(Codebook):
         # The frame in which latents are seen: the codes' mean, and their root mean square deviation.
         self.register_buffer("origin", torch.zeros(dim))
         self.register_buffer("spread", torch.ones(()))
-        self.register_buffer("limit", torch.ones(()))  # distance from its code at which a latent further away counts
+        self.register_buffer("limit", torch.ones(()))  # in spreads: a latent further from its code counts as one there
         self.clock = Clock()  # steps since the codes were looked at
         self.parts = nn.ModuleDict(dict(parts))
         self.set_(codes_kd)
         self.clock.agree_()  # a loader may write the buffer
 
     def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
-        winners_n = nearest(z_nd, codes_kd) if choices_n is None else choices_n
-        codes_nd = F.embedding(winners_n, codes_kd)
+        match = super().match(z_nd, codes_kd, valid_n, choices_n)
         if not self.training:
-            return Match(winners_n, codes_nd)
-        seen = self._look(z_nd, winners_n, codes_nd, valid_n)
+            return match
+        seen = self._look(z_nd, match.winners, match.codes, valid_n)
         errors = [self._in_latents(part.loss(seen, self._usual(z_nd))) for part in self._parts() if part.trained]
         loss = sum(errors[1:], errors[0]) if errors else None
         if loss is not None and not loss.requires_grad and not z_nd.requires_grad:
             # No part is due and nothing else is trained: still a loss that a loop may call backward of.
             loss = loss + sum(parameter.sum() * 0 for parameter in self.parameters())
-        return Match(winners_n, codes_nd, loss, seen)
+        return match._replace(loss=loss, seen=seen)
 
     def _look(self, z_nd: Tensor, winners_n: Tensor, codes_nd: Tensor, valid_n: Tensor | None) -> Seen:
-        """The latents beside their codes, and what the parts make of them."""
+        """The latents beside their codes, and what the parts make of them; one that is not finite does not count."""
         with torch.no_grad():
-            seen = self._beside(z_nd, winners_n, codes_nd, valid_n)
+            codes_kd = (self.codes.detach().to(z_nd) - self.origin.to(z_nd)) / self.spread.to(z_nd)
+            away_nd = (z_nd - codes_nd).div_(self.spread.to(z_nd))
+            near_n = (self.limit.to(z_nd) / torch.linalg.vector_norm(away_nd, dim=1)).clamp_(max=1)
+            if valid_n is not None:
+                near_n = near_n * valid_n
+            away_nd.mul_(near_n[:, None]).nan_to_num_(nan=0, posinf=0, neginf=0)
+            counted_n = near_n > 0
+            rows_nv = torch.cat([away_nd, counted_n[:, None]], dim=1)
+            sums_kv = rows_nv.new_zeros(len(codes_kd), rows_nv.shape[1]).index_add_(0, winners_n, rows_nv)
+            seen = Seen(codes_kd, winners_n, away_nd, counted_n, sums_kv, self.clock.now(z_nd, len(codes_kd)))
         for part in self._parts():
             seen = part.prepare(seen)
         return seen
-
-    def _beside(self, z_nd: Tensor, winners_n: Tensor, codes_nd: Tensor, valid_n: Tensor | None) -> Seen:
-        """A latent that is not finite does not count."""
-        codes_kd = (self.codes.detach().to(z_nd) - self.origin.to(z_nd)) / self.spread.to(z_nd)
-        away_nd = (z_nd - codes_nd).div_(self.spread.to(z_nd))
-        near_n = (self.limit.to(z_nd) / torch.linalg.vector_norm(away_nd, dim=1)).clamp_(max=1)
-        if valid_n is not None:
-            near_n = near_n * valid_n
-        away_nd.mul_(near_n[:, None]).nan_to_num_(nan=0, posinf=0, neginf=0)
-        counted_n = near_n > 0
-        rows_nv = torch.cat([away_nd, counted_n[:, None]], dim=1)
-        sums_kv = rows_nv.new_zeros(len(codes_kd), rows_nv.shape[1]).index_add_(0, winners_n, rows_nv)
-        return Seen(codes_kd, winners_n, away_nd, counted_n, sums_kv, self.clock.now(z_nd, len(codes_kd)))
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:
