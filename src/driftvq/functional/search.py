@@ -216,12 +216,10 @@ def nearest_by_blocks(x_nd: Tensor, scoring: Scoring) -> Tensor:
 
 def highest_by_blocks(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: float = 1.0) -> Tensor:
     """``argmax_k (x·w_k + β b_k)``, in blocks of latents."""
-    codes = len(weight_kd)
-    indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
+    codes, indices_n = len(weight_kd), index_like(x_nd)
     buffer_bk = x_nd.new_empty(min(len(x_nd), block_rows(codes, x_nd.device)), codes)
     for rows in row_blocks(len(x_nd), codes, x_nd.device):
-        block_bk = buffer_bk[: rows.stop - rows.start]
-        torch.addmm(bias_k, x_nd[rows], weight_kd.t(), beta=beta, out=block_bk)
+        block_bk = torch.addmm(bias_k, x_nd[rows], weight_kd.t(), beta=beta, out=buffer_bk[: rows.stop - rows.start])
         torch.argmax(block_bk, dim=1, out=indices_n[rows])
     return indices_n
 

@@ -41,8 +41,7 @@ class Quantizer(Stateful):
     own_scale: ClassVar[bool] = False  # whether codes or scores are near 1 by nature, so that latents must be so too
     level: int | None = None  # which level of a residual this is, from 0, if that decides the scale of a fixed grid
     sees_neighbours = False  # whether what a position gets depends on the positions around it
-    indices_per_position = 0
-    """Size of the last dimension of the indices, or 0 when a position has one index and no such dimension."""
+    indices_per_position = 0  # size of the indices' last dimension; 0: a position has one index and there is none such
 
     def __init__(
         self, dim: int, codebook_size: int, codebook_dim: int | None = None, channel_first: bool = False

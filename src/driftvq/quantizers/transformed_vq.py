@@ -167,12 +167,10 @@ class TransVQPublished(CodebookQuantizer):
             if theirs := re.fullmatch(r"(?:.*\.)?(frozen_codebook|code_transform\.)(.*)", name):
                 found[NAMES[theirs[1]] + theirs[2]] = tensor
         expected = self.book.state_dict()
-        missing = sorted(expected.keys() - found.keys())
-        if missing:
+        if missing := sorted(expected.keys() - found.keys()):
             first = next(a + missing[0].removeprefix(b) for a, b in NAMES.items() if missing[0].startswith(b))
             raise ValueError(f"the state dict lacks {len(missing)} tensors of TransVQ, the first {first!r}")
-        wrong = [name for name, tensor in expected.items() if tensor.shape != found[name].shape]
-        if wrong:
+        if wrong := [name for name, tensor in expected.items() if tensor.shape != found[name].shape]:
             shapes = f"{tuple(found[wrong[0]].shape)}, expected {tuple(expected[wrong[0]].shape)}"
             raise ValueError(f"{wrong[0]} has shape {shapes}: use the dim and codebook_size it was trained with")
         self.book.load_state_dict({name: found[name] for name in expected})

@@ -89,8 +89,7 @@ class PricedCodes(TrainedCodes):
     @torch.no_grad()
     def _balanced(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
         """The codes chosen at prices that are brought up to date ``(n,)``, and these prices ``(k,)``."""
-        origin_d = codes_kd.mean(dim=0)
-        weight_n = row_weights(z_nd, valid_n)
+        origin_d, weight_n = codes_kd.mean(dim=0), row_weights(z_nd, valid_n)
         (latents,) = sum_over_processes(square_moments(z_nd, weight_n, origin_d))
         codes = square_moments(codes_kd, codes_kd.new_ones(len(codes_kd)), origin_d)
         total = latents[0, 0].to(z_nd.dtype)

@@ -29,8 +29,7 @@ class Relocation(Part):
 
     def forward(self, moved_kd: Tensor | None, batch: Batch) -> Tensor | None:
         """The displacements afterwards; the memories of codes that were relocated are set in ``batch.memory``."""
-        seen = batch.seen
-        interval, due = seen.now.interval, seen.now.due
+        seen, due = batch.seen, batch.seen.now.due
         if due is False:
             return moved_kd
         fair = batch.memory.mean()
@@ -39,7 +38,7 @@ class Relocation(Part):
             lost_k = lost_k & due
         elif is_seen_at_once(lost_k) and not is_distributed() and not lost_k.numpy().any():
             return moved_kd
-        most = (batch.total * min(interval * RELOCATED_SHARE, MOST_RELOCATED)).clamp(min=1)
+        most = (batch.total * min(seen.now.interval * RELOCATED_SHARE, MOST_RELOCATED)).clamp(min=1)
         latents_nd = F.embedding(seen.winners, seen.codes) + seen.away
         error_n = seen.away.square().sum(dim=1)
         places_kd = seen.codes if moved_kd is None else seen.codes + moved_kd
