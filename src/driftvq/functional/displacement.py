@@ -27,8 +27,7 @@ def fit_field(moments: Tensor, ridge_pp: Tensor) -> Tensor:
     The first feature is 1, so that A₁₁ counts the latents. R is diagonal; directions in which the features vary less
     than it stay out.
     """
-    features = moments.shape[0]
-    gram_pp, joint_pd = moments.split([features, moments.shape[1] - features], dim=1)
+    gram_pp, joint_pd = moments[:, : len(moments)], moments[:, len(moments) :]
     lifted_pp = torch.addcmul(gram_pp, ridge_pp, gram_pp[0, 0])
     # Not `cholesky`, which waits for the device to say whether it succeeded.
     factor_pp = torch.linalg.cholesky_ex(near(lifted_pp)).L
@@ -42,7 +41,6 @@ def field_agreement(fields_fpd: Tensor, moments: Tensor) -> Tensor:
     For a field that was fitted to earlier batches, the errors of these latents are independent of it, so the product is
     free of them, however the latents of one batch depend on each other.
     """
-    features = moments.shape[0]
-    gram_pp, joint_pd = moments.split([features, moments.shape[1] - features], dim=1)
+    gram_pp, joint_pd = moments[:, : len(moments)], moments[:, len(moments) :]
     shown_f2pd = torch.stack([gram_pp @ fields_fpd, joint_pd.expand_as(fields_fpd)], dim=1)
     return (shown_f2pd.flatten(2) @ fields_fpd.flatten(1)[:, :, None]).squeeze(2)

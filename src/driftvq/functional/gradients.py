@@ -162,8 +162,7 @@ def directional(z_nd: Tensor, codes_nd: Tensor, noise_nd: Tensor) -> Tensor:
     Differentiable in the latent and in the code, through the length. Without noise the value is the code up to
     rounding; with noise it lies on the sphere about z that goes through the code.
     """
-    away_nd = codes_nd - z_nd
-    tiny = torch.finfo(z_nd.dtype).tiny
+    away_nd, tiny = codes_nd - z_nd, torch.finfo(z_nd.dtype).tiny
     direction_nd = F.normalize(away_nd.detach() + noise_nd, dim=1, eps=tiny**0.5)
     return z_nd + away_nd.square().sum(dim=1, keepdim=True).clamp(min=tiny).sqrt() * direction_nd
 

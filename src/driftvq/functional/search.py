@@ -197,13 +197,16 @@ def _triton_runs_on(device: torch.device) -> bool:
     return True
 
 
-@cache
-def _triton_search() -> ModuleType | None:
-    """Triton comes with torch for GPUs; it is large and slow to import, so only where it may be used."""
+def _import_or_none(module: str) -> ModuleType | None:
     try:
-        return import_module("driftvq.functional.triton_search")
+        return import_module(module)
     except ImportError:
         return None
+
+
+load_faiss = cache(partial(_import_or_none, "faiss"))  # None where it is not installed
+# Triton comes with torch for GPUs; it is large and slow to import, so only where it may be used.
+_triton_search = cache(partial(_import_or_none, "driftvq.functional.triton_search"))
 
 
 def nearest_by_blocks(x_nd: Tensor, scoring: Scoring) -> Tensor:
@@ -213,12 +216,10 @@ def nearest_by_blocks(x_nd: Tensor, scoring: Scoring) -> Tensor:
 
 def highest_by_blocks(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: float = 1.0) -> Tensor:
     """``argmax_k (x·w_k + β b_k)``, in blocks of latents."""
-    codes = len(weight_kd)
-    indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
+    codes, indices_n = len(weight_kd), index_like(x_nd)
     buffer_bk = x_nd.new_empty(min(len(x_nd), block_rows(codes, x_nd.device)), codes)
     for rows in row_blocks(len(x_nd), codes, x_nd.device):
-        block_bk = buffer_bk[: rows.stop - rows.start]
-        torch.addmm(bias_k, x_nd[rows], weight_kd.t(), beta=beta, out=block_bk)
+        block_bk = torch.addmm(bias_k, x_nd[rows], weight_kd.t(), beta=beta, out=buffer_bk[: rows.stop - rows.start])
         torch.argmax(block_bk, dim=1, out=indices_n[rows])
     return indices_n
 
@@ -251,15 +252,6 @@ def highest_by_blocks_of_codes(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, 
 
 
 FAR = 2.0**32  # squared distance, in codebook sizes, from which faiss's ``|x|² - 2 x·c + |c|²`` is mostly ``|x|²``
-
-
-@cache
-def load_faiss() -> ModuleType | None:
-    """faiss, or None where it is not installed."""
-    try:
-        return import_module("faiss")
-    except ImportError:
-        return None
 
 
 def nearest_by_faiss(x_nd: Tensor, scoring: Scoring) -> Tensor:

@@ -88,11 +88,7 @@ def _soft_usage_backward(ctx, mean_grad_k, entropy_grad):  # type: ignore[no-unt
     return (*_soft_usage_grad_op(*given), None)
 
 
-@operator(
-    "soft_usage",
-    lambda z_nd, weight_kd, bias_k, share_n: (torch.empty_like(bias_k), z_nd.new_empty(())),
-    _soft_usage_backward,
-)
+@operator("soft_usage", lambda z_nd, _, bias_k, *__: (*_empty(bias_k), z_nd.new_empty(())), _soft_usage_backward)
 def _soft_usage_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor]:
     mean_k, entropy = torch.zeros_like(bias_k), z_nd.new_zeros(())
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
@@ -161,8 +157,7 @@ def _index_grad_op(
     z_nd: Tensor, codes_kd: Tensor, share_n: Tensor, indices_n: Tensor, grad_nd: Tensor, mean_grad_k: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor]:
     # By l the slope of the mixture is g·c_k, that of the entropy -share·log p_k = -share·z·c_k + a constant, which the
-    # softmax's own derivative removes, that of the mean share·grad_k: all of it is one product.
-    # The gradient of the entropy is h.
+    # softmax's own derivative removes, that of the mean share·grad_k: all of it is one product. The entropy's is h.
     pull_nv = torch.cat([torch.addcmul(grad_nd, z_nd, share_n[:, None] * h, value=-1), share_n[:, None]], dim=1)
     pulled_kv = torch.cat([codes_kd, mean_grad_k[:, None]], dim=1)
     z_grad_nd, codes_grad_kd = torch.empty_like(z_nd), torch.zeros_like(codes_kd).index_add_(0, indices_n, grad_nd)

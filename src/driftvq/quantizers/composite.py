@@ -88,7 +88,7 @@ class CompositeQuantizer(Quantizer):
         """Let each codebook grow to so many codes: :meth:`driftvq.quantizers.codebook.CodebookQuantizer.grow_`."""
         for quantizer in self.check_growth(new_size):
             quantizer.grow_(new_size, optimizer)
-        self.codebook_size, self.code_age = new_size, self.code_age.new_zeros(new_size)
+        self.codebook_size, self.code_age = new_size, torch.zeros(new_size, dtype=torch.int32, device=self.step.device)
 
     def check_growth(self, new_size: int) -> list["CodebookQuantizer | CompositeQuantizer"]:
         """Refuse what :meth:`grow_` cannot do; the quantizers that it is about."""

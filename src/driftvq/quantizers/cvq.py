@@ -27,8 +27,7 @@ class AnchoredCodes(TrainedCodes):
     """Trained codes that also move to anchors, by as much as they are out of use; ``share`` is n."""
 
     rows_per_code: ClassVar[dict[str, Rule]] = {**TrainedCodes.rows_per_code, "share": halved}
-    training_state: ClassVar[tuple[str, ...]] = ("share",)
-    share: Tensor
+    training_state = ("share",)
 
     def __init__(self, codebook_size: int, dim: int, decay: float, anchors: Anchors) -> None:
         super().__init__(codebook_size, dim)
@@ -65,7 +64,6 @@ class AnchoredCodes(TrainedCodes):
     def busyness(self) -> Tensor:
         return self.share
 
-    @torch.no_grad()
     def set_(self, codes_kd: Tensor) -> None:
         super().set_(codes_kd)
         self.share.fill_(1 / len(codes_kd))

@@ -22,9 +22,7 @@ class AveragedCodes(Codebook):
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "cluster_size": halved}
-    training_state: ClassVar[tuple[str, ...]] = ("cluster_size", "cluster_sum")
-    cluster_size: Tensor
-    cluster_sum: Tensor
+    training_state = ("cluster_size", "cluster_sum")
 
     def __init__(self, codebook_size: int, dim: int, decay: float, eps: float, threshold: float, unit: bool) -> None:
         super().__init__()

@@ -40,7 +40,6 @@ class FSQ(Quantizer):
     """
 
     fixed_grid: ClassVar[bool] = True
-    levels: Tensor
 
     def __init__(
         self,

@@ -22,8 +22,7 @@ GAIN_PER_CODE = 0.01  # of the softmax kernel, as in the authors' code; the Gaus
 class SpreadingCodes(TrainedCodes):
     """Trained codes with a kernel whose width decays, see :func:`driftvq.functional.kernel_transfer`."""
 
-    training_state: ClassVar[tuple[str, ...]] = ("bandwidth",)
-    bandwidth: Tensor
+    training_state = ("bandwidth",)
 
     def __init__(
         self, codebook_size: int, dim: int, kernel: Kernel, bandwidth: float, decay: float, every: int, gain: float

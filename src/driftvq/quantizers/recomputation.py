@@ -42,7 +42,6 @@ def _advance_op(step: Tensor) -> None:
 
 _advance_op.register_fake(lambda step: None)
 
-
 Place = tuple[nn.Module, str]
 
 

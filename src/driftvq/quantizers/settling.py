@@ -20,9 +20,6 @@ class SettlingCodes(Codebook):
     with ``p(z) ∝ |z - c_win|²``, the rule of k-means++, of which ``drawn_per_batch`` are kept of each batch.
     """
 
-    counts: Tensor
-    sums: Tensor
-
     def __init__(self, codes_kd: Tensor, unit: bool, drawn_per_batch: int) -> None:
         super().__init__()
         self.unit, self.drawn_per_batch = unit, drawn_per_batch

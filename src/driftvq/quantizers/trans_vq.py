@@ -60,7 +60,6 @@ class TransVQ(CodebookQuantizer):
         self._own(FollowingCodes(codebook_size, self.codebook_dim, moved_by, self.estimator.trains_codebook))
 
     def _features(self, transform: TransformName, width: int, mlp_ratio: float) -> NetworkFeatures:
-        if transform == "mlp":
-            return NetworkFeatures(self.codebook_dim, BoundedLayer(self.codebook_dim, width), width, together=False)
-        tokens = CodeTokens(self.codebook_dim, width, mlp_ratio)
-        return NetworkFeatures(self.codebook_dim, tokens, width, together=True)
+        dim, together = self.codebook_dim, transform == "attention"
+        network = CodeTokens(dim, width, mlp_ratio) if together else BoundedLayer(dim, width)
+        return NetworkFeatures(dim, network, width, together)

@@ -30,17 +30,15 @@ class TransformedCodes(Codebook):
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"base": between}
     has_loss: ClassVar[bool] = True
-    base: Tensor  # C, Gaussian noise of variance 1/d unless it is set
-    settled: Tensor  # above 0 where the codes in use are C itself, and φ is idle
 
     def __init__(self, codebook_size: int, dim: int, transform: nn.Module, trains_base: bool = False) -> None:
         super().__init__()
-        base_kd = torch.randn(codebook_size, dim) * dim**-0.5
+        base_kd = torch.randn(codebook_size, dim) * dim**-0.5  # C, unless it is set
         if trains_base:
             self.base = nn.Parameter(base_kd)
         else:
             self.register_buffer("base", base_kd)
-        self.register_buffer("settled", torch.zeros(()))
+        self.register_buffer("settled", torch.zeros(()))  # above 0 where the codes in use are C itself, and φ is idle
         self.transform = transform
         self._kept: tuple[tuple[Tensor, ...], Tensor] | None = None
 
@@ -84,9 +82,8 @@ class TransformedCodes(Codebook):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}
 
-    @torch.no_grad()
     def set_(self, codes_kd: Tensor) -> None:
-        self.base.copy_(codes_kd)
+        super().set_(codes_kd)
         self.settled.fill_(0)
 
     def settle_(self, codes_kd: Tensor) -> None:
@@ -170,12 +167,10 @@ class TransVQPublished(CodebookQuantizer):
             if theirs := re.fullmatch(r"(?:.*\.)?(frozen_codebook|code_transform\.)(.*)", name):
                 found[NAMES[theirs[1]] + theirs[2]] = tensor
         expected = self.book.state_dict()
-        missing = sorted(expected.keys() - found.keys())
-        if missing:
+        if missing := sorted(expected.keys() - found.keys()):
             first = next(a + missing[0].removeprefix(b) for a, b in NAMES.items() if missing[0].startswith(b))
             raise ValueError(f"the state dict lacks {len(missing)} tensors of TransVQ, the first {first!r}")
-        wrong = [name for name, tensor in expected.items() if tensor.shape != found[name].shape]
-        if wrong:
+        if wrong := [name for name, tensor in expected.items() if tensor.shape != found[name].shape]:
             shapes = f"{tuple(found[wrong[0]].shape)}, expected {tuple(expected[wrong[0]].shape)}"
             raise ValueError(f"{wrong[0]} has shape {shapes}: use the dim and codebook_size it was trained with")
         self.book.load_state_dict({name: found[name] for name in expected})

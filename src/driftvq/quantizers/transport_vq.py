@@ -64,8 +64,7 @@ class PricedCodes(TrainedCodes):
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {**TrainedCodes.rows_per_code, "prices": copied}
-    training_state: ClassVar[tuple[str, ...]] = ("prices",)
-    prices: Tensor
+    training_state = ("prices",)
 
     def __init__(self, codebook_size: int, dim: int, sharpness: float, iterations: int) -> None:
         super().__init__(codebook_size, dim)
@@ -90,8 +89,7 @@ class PricedCodes(TrainedCodes):
     @torch.no_grad()
     def _balanced(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None) -> tuple[Tensor, Tensor]:
         """The codes chosen at prices that are brought up to date ``(n,)``, and these prices ``(k,)``."""
-        origin_d = codes_kd.mean(dim=0)
-        weight_n = row_weights(z_nd, valid_n)
+        origin_d, weight_n = codes_kd.mean(dim=0), row_weights(z_nd, valid_n)
         (latents,) = sum_over_processes(square_moments(z_nd, weight_n, origin_d))
         codes = square_moments(codes_kd, codes_kd.new_ones(len(codes_kd)), origin_d)
         total = latents[0, 0].to(z_nd.dtype)
@@ -108,7 +106,6 @@ class PricedCodes(TrainedCodes):
         prices_k = torch.where(total > 0, prices_k, self.prices.to(z_nd.dtype))
         return highest_logit(z_nd, weight_kd, prices_k - cost_k), prices_k
 
-    @torch.no_grad()
     def set_(self, codes_kd: Tensor) -> None:
         super().set_(codes_kd)
         self.prices.zero_()

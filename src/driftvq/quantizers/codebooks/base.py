@@ -1,7 +1,7 @@
 """What every codebook can do, and what a training step shows it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -67,15 +67,27 @@ class Lesson(NamedTuple):
         return sums_kv[:, -1], sums_kv[:, :-1], latents_r
 
 
-class Codebook(nn.Module):
+class Stateful(nn.Module):
+    """A module with buffers that change as training goes on, and numbers for logs."""
+
+    training_state: ClassVar[tuple[str, ...]] = ()  # buffers that say how training goes on, idle in evaluation
+
+    def readings(self) -> dict[str, float]:
+        """What it regulates by itself, as it stands after the latest training step; for logs."""
+        return {}
+
+    if TYPE_CHECKING:  # what no line assigns was registered as a buffer
+
+        def __getattr__(self, name: str) -> Tensor: ...
+
+
+class Codebook(Stateful):
     """Holds K codes; the module's call gives those in use, ``(k, d)``."""
 
     rows_per_code: ClassVar[dict[str, Rule]] = {}  # parameters and buffers with a row per code, and how each grows
-    training_state: ClassVar[tuple[str, ...]] = ()  # buffers that say how training goes on, idle in evaluation
     has_loss: ClassVar[bool] = False  # whether a term of the loss draws the codes to the latents
     takes_choices: ClassVar[bool] = True  # whether `match` can be told the codes instead of searching the nearest
     leaves_out: bool = False  # whether latents that are not finite move nothing, without a mask
-    codes: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,10 +144,6 @@ class Codebook(nn.Module):
 
     def grown_(self) -> None:
         """Bring in line what depends on the number of codes."""
-
-    def readings(self) -> dict[str, float]:
-        """What the codebook regulates by itself, after the latest training step; for logs."""
-        return {}
 
 
 def initial_codes(codebook_size: int, dim: int) -> Tensor:

@@ -3,8 +3,9 @@
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from driftvq.quantizers.codebooks.base import Stateful
 from driftvq.quantizers.codebooks.parts import Now
 from driftvq.quantizers.distributed import is_distributed
 from driftvq.quantizers.finite import is_captured
@@ -17,25 +18,20 @@ LOOK_INTERVAL, FIRST_LOOKS = 16, 2
 """Steps between two looks at where the codes are and how they are spread, and steps at first in which each has one."""
 
 
-class Clock(nn.Module):
+class Clock(Stateful):
     """Counts the steps from one look to the next, from 0 to 15; the first two steps have a look each, at -2 and -1.
 
     Python counts, so that no device is asked. In a graph that is run again the device does: a number of Python's would
-    be the same in every run.
-
-    Attributes:
-        phase: the count, as it is saved and loaded.
+    be the same in every run. The ``phase`` is the count as it is saved and loaded.
     """
 
-    training_state: ClassVar[tuple[str, ...]] = ("phase",)
+    training_state = ("phase",)
     counted_by_python: ClassVar[tuple[str, ...]] = ("count",)
-    phase: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("phase", torch.full((), -FIRST_LOOKS))
-        self.count: int | None = None
-        """The count; None: ask the buffer, which a loader may have written, or a graph."""
+        self.count: int | None = None  # None: ask the buffer, which a loader may have written, or a graph
 
     def start_(self) -> None:
         """The codes are new."""

@@ -3,8 +3,6 @@
 Shape suffixes: n latents, k codes, r rows (codes or latents), d dimensions, p features.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -13,36 +11,19 @@ from driftvq.quantizers.codebooks.features import AffineFeatures
 from driftvq.quantizers.codebooks.parts import Batch, Now, Part, Rows, Seen
 from driftvq.quantizers.finite import is_seen_at_once
 
-RIDGE = 0.1
-"""Of the features' mean square, by which a fit is held back."""
-
-MEMORY = 1.0
-"""Latents per feature that a fit remembers."""
-
+RIDGE = 0.1  # of the features' mean square, by which a fit is held back
+MEMORY = 1.0  # latents per feature that a fit remembers
+# How many times as long the evidence for it is remembered; the velocity at least so long, and one latent per code.
 PERSISTENCE = 24.0
-"""How many times as long the evidence for it is remembered; the velocity at least so long, and one latent per code."""
-
+# How much of what was applied counts as confirmed. Where codes lie close, latents go over to other codes and do not
+# show that theirs moved in vain; with less than all of it, a drift that nothing else confirms fades.
 CREDIT = 0.7
-"""How much of what was applied counts as confirmed. Where codes lie close, latents go over to other codes and do not
-show that theirs moved in vain; with less than all of it, a drift that nothing else confirms fades."""
-
-MOST_NEWS = 0.1
-"""How much the evidence for a drift may change by one batch."""
-
-EXACT = 1e-6
-"""Latents that lie so close to their codes, squared and summed up, say nothing of a drift."""
-
-MOST_FOUND = 2.0
-"""More evidence than latents can give, unless the moments have lost all digits."""
-
-NEEDED_SHARE = 0.25
-"""A drift is needed in full where it makes up this share of the latents' squared distance from their codes."""
-
-AT_REST = 0.05
-"""With several latents per code, a drift followed by no more than this is left alone from one glance to the next."""
-
-PATIENCE = 2.0
-"""A code that is selected rarely waits so many times as long for its next latent as the others do on average."""
+MOST_NEWS = 0.1  # how much the evidence for a drift may change by one batch
+EXACT = 1e-6  # latents that lie so close to their codes, squared and summed up, say nothing of a drift
+MOST_FOUND = 2.0  # more evidence than latents can give, unless the moments have lost all digits
+NEEDED_SHARE = 0.25  # of the latents' squared distance from their codes: where a drift makes it up, all of it is needed
+AT_REST = 0.05  # with several latents per code, a drift followed by no more is left alone from one glance to the next
+PATIENCE = 2.0  # so many times as long as others on average a code that is selected rarely waits for its next latent
 
 
 class Drift(Part):
@@ -57,55 +38,26 @@ class Drift(Part):
       distances of the latents from their codes: ``(4 lag)² + 4 (2 K/N)² |V|²``, where the lag ``Σ u·Δ`` is what the
       codes have not caught up with, and the velocity is counted until a rarely selected code has its next latent. Both
       are between 0 and 1. Where there is no need, no code gets lost, and codes that stay hold the encoder in place.
-
-    Args:
-        features: f.
-
-    Attributes:
-        moments: remembered sums of features × (features, displacements) ``(p, p + d)``.
-        velocity: V ``(p, d)``.
-        field: W + V of the latest step ``(p, d)``.
-        gain: g, as it was last judged: when lost codes are relocated.
-        evidence: recent means of |u|², of the lag and of |V|², in shares of the latents' squared distance from their
-            codes; of new codes a drift is expected.
-        rates: how fast the fit, the evidence and the velocity are forgotten, per latent; ridge: R of the fit.
-        until: square of the steps until a rarely selected code has its next latent, over :data:`NEEDED_SHARE`.
-        unrelated: |V|² over |g u|², if steps had nothing to do with each other.
     """
 
-    training_state: ClassVar[tuple[str, ...]] = (
-        "moments",
-        "velocity",
-        "field",
-        "gain",
-        "evidence",
-        "until",
-        "unrelated",
-        "rates",
-        "ridge",
-    )
-    moments: Tensor
-    velocity: Tensor
-    field: Tensor
-    gain: Tensor
-    evidence: Tensor
-    until: Tensor
-    unrelated: Tensor
-    rates: Tensor
-    ridge: Tensor
+    training_state = ("moments", "velocity", "field", "gain", "evidence", "until", "unrelated", "rates", "ridge")
 
     def __init__(self, features: AffineFeatures) -> None:
         super().__init__()
         self.features = features
         shape = (features.count, features.dim)
+        # Remembered sums of features × (features, displacements).
         self.register_buffer("moments", torch.zeros(features.count, sum(shape)))
-        self.register_buffer("velocity", torch.zeros(shape))
-        self.register_buffer("field", torch.zeros(shape))
-        self.register_buffer("gain", torch.zeros(()))
+        self.register_buffer("velocity", torch.zeros(shape))  # V
+        self.register_buffer("field", torch.zeros(shape))  # W + V of the latest step
+        self.register_buffer("gain", torch.zeros(()))  # g, as it was last judged: when lost codes are relocated
+        # Recent means of |u|², of the lag and of |V|², in shares of the latents' squared distance from their codes.
         self.register_buffer("evidence", torch.zeros(3))
+        # Square of the steps until a rarely selected code has its next latent, over the share that is needed.
         self.register_buffer("until", torch.ones(()))
-        self.register_buffer("unrelated", torch.zeros(()))
-        forgetting, groups = -1 / (MEMORY * features.count), features.groups()
+        self.register_buffer("unrelated", torch.zeros(()))  # |V|² over |g u|², if steps had nothing in common
+        # How fast the fit, the evidence and the velocity are forgotten, per latent.
+        forgetting, groups = -1 / (MEMORY * features.count), features.groups
         self.register_buffer("rates", torch.tensor([forgetting, *[forgetting / PERSISTENCE] * 2]))
         # As if the features of each kind together had mean square 1: n of them are divided by √n.
         ridge_p = torch.cat([torch.full((n,), float(n)) for n in groups]) * (RIDGE * len(groups) / features.count)
@@ -153,14 +105,9 @@ class Drift(Part):
         step_pd = torch.minimum(self.gain.to(moments), total) * field_pd
         self._remember_(step_pd, news[2], follows)
         self.field.copy_(torch.where(follows, field_pd, self.field) if isinstance(follows, Tensor) else field_pd)
-        drift_kd = self._everywhere(batch.seen, step_pd)
+        of_codes = len(rows.features) == len(batch.seen.codes)
+        drift_kd = rows.features.detach() @ step_pd if of_codes else self.features.moved(batch.seen.codes, step_pd)
         return drift_kd if moved_kd is None else moved_kd + drift_kd
-
-    def _everywhere(self, seen: Seen, step_pd: Tensor) -> Tensor:
-        rows = seen.rows
-        if rows is not None and len(rows.features) == len(seen.codes):
-            return rows.features.detach() @ step_pd
-        return self.features.moved(seen.codes, step_pd)
 
     def _look_(self, batch: Batch) -> None:
         """What depends on how often a code is selected, which changes slowly."""
@@ -207,9 +154,8 @@ class Drift(Part):
         With ``y = f(c) (W + V)``, of which g y was applied: ``mean |Δ - (1 - g) y|²``, and its gradient by f. Where
         there is nothing to follow ``mean |Δ|²``, and none.
         """
-        rows = seen.rows
+        rows, total = seen.rows, seen.counted.sum().clamp(min=1) * seen.away.shape[1]
         if rows is None:
-            total = seen.counted.sum().clamp(min=1) * seen.away.shape[1]
             return seen.away.square().sum() / total
         with torch.no_grad():
             field_pd, ahead = self.field.to(seen.away), 1 - self.gain.to(seen.away)
@@ -217,7 +163,6 @@ class Drift(Part):
                 field_pd = field_pd * rows.follows
             moved_rd = rows.features @ field_pd
             left_rd = torch.addcmul(rows.away, rows.number[:, None], moved_rd * ahead, value=-1)
-            total = seen.counted.sum().clamp(min=1) * seen.away.shape[1]
             missed = (seen.away.square().sum() - ahead * ((rows.away + left_rd) * moved_rd).sum()) / total
             # The unit goes in before the product: a compiler repeats what is cheap for the gradient, and would then
             # read buffers that have moved on.
@@ -233,7 +178,7 @@ class Drift(Part):
     def reset_(self) -> None:
         for buffer in (self.moments, self.velocity, self.field, self.gain, self.evidence):
             buffer.zero_()
-        self.evidence[2] = NEEDED_SHARE / PATIENCE**2
+        self.evidence[2] = NEEDED_SHARE / PATIENCE**2  # of new codes a drift is expected
         self.moments[0, 0] = 1  # one latent, without displacement: there is always something to divide by
 
     def readings(self) -> dict[str, float]:

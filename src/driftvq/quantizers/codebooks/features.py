@@ -11,25 +11,15 @@ from driftvq.functional.blocks import row_blocks
 
 
 class AffineFeatures(nn.Module):
-    """``f(c) = (1, c)`` of a code c in the codebook's frame: linear fields over these are the affine maps.
-
-    Args:
-        dim: dimension of a code.
-
-    Attributes:
-        count: number of features, p.
-    """
+    """``f(c) = (1, c)`` of a code c in the codebook's frame: linear fields over these are the affine maps."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.dim, self.count = dim, 1 + dim
+        self.dim, self.count = dim, 1 + dim  # d and p
+        self.groups = [1, dim]  # how many features there are of each kind; their mean squares are of order 1
 
     def forward(self, codes_kd: Tensor) -> Tensor:
         return F.pad(codes_kd, (1, 0), value=1.0)
-
-    def groups(self) -> list[int]:
-        """How many features there are of each kind; their mean squares are of order 1."""
-        return [1, self.dim]
 
     def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
         """The features of selected codes ``(n, p)``."""
@@ -45,17 +35,14 @@ class AffineFeatures(nn.Module):
 class NetworkFeatures(AffineFeatures):
     """``f(c) = (1, c, h(c))``: a network h adds what is not affine.
 
-    Args:
-        dim: dimension of a code.
-        network: maps codes ``(k, d)`` to ``(k, width)``; its outputs are of order 1.
-        width: w.
-        together: h(c_k) depends on all codes, so that they are never mapped in parts.
+    The ``network`` maps codes ``(k, d)`` to ``(k, width)``, with outputs of order 1; ``together``: h(c_k) depends on
+    all codes, so that they are never mapped in parts.
     """
 
     def __init__(self, dim: int, network: nn.Module, width: int, together: bool) -> None:
         super().__init__(dim)
-        self.network, self.width, self.together = network, width, together
-        self.count = 1 + dim + width
+        self.network, self.together = network, together
+        self.count, self.groups = 1 + dim + width, [1, dim, width]
 
     @property
     def training_state(self) -> tuple[str, ...]:
@@ -66,9 +53,6 @@ class NetworkFeatures(AffineFeatures):
         own = next(self.network.parameters()).dtype
         h_kw = self.network(codes_kd.to(own)).to(codes_kd.dtype)
         return torch.cat([super().forward(codes_kd), h_kw], dim=1)
-
-    def groups(self) -> list[int]:
-        return [*super().groups(), self.width]
 
     def of(self, codes_kd: Tensor, winners_n: Tensor) -> Tensor:
         return self.forward(codes_kd)[winners_n] if self.together else super().of(codes_kd, winners_n)

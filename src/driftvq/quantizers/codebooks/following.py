@@ -1,7 +1,4 @@
-"""A codebook that follows the latents, with nothing to tune.
-
-Shape suffixes: n latents, k codes, d dimensions.
-"""
+"""A codebook that follows the latents, with nothing to tune."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.functional import nearest
 from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebooks.base import Codebook, Lesson, Match, change_where_, initial_codes
 from driftvq.quantizers.codebooks.clock import FIRST_LOOKS, Clock
@@ -22,39 +18,22 @@ from driftvq.quantizers.codebooks.relocation import Relocation
 from driftvq.quantizers.codebooks.winners import Winners
 from driftvq.quantizers.distributed import by_process, sum_over_processes
 
-MIN_MEMORY = 3.0
-"""Latents per code that the codes remember at least, in the long run."""
+PARTS = ("drift", "winners", "relocation")  # what moves the codes, in this order
+COMMITMENT_WEIGHT, COMMITMENT_DIM = 0.25, 64  # the paper's β, and the dimension from which on it is the default
 
+MIN_MEMORY = 3.0  # latents per code that the codes remember at least, in the long run
+# Latents that a new code remembers: where it began counts for little, and one that no latent selects is soon lost.
 FIRST_MEMORY = 1.0
-"""Latents that a new code remembers: where it began counts for little, and one that no latent selects is soon lost."""
+MEMORY_SHARE = 0.05  # of all latents seen so far that it remembers later on
+LEAST_MEMORY = 1e-6  # latents; what no code remembers less of
 
-MEMORY_SHARE = 0.05
-"""Share of all latents seen so far that it remembers later on."""
-
-COMMITMENT_WEIGHT, COMMITMENT_DIM = 0.25, 64
-"""The paper's β, and the dimension from which on it is the default."""
-
-PARTS = ("drift", "winners", "relocation")
-"""What moves the codes, in this order."""
-
-LEAST_MEMORY = 1e-6
-"""Latents; what no code remembers less of."""
-
-OUTLIER = 8.0
-"""A latent that lies more than so many times the usual distance from its code counts as one at that distance."""
-
-CROWDED = 0.7
-"""Where the usual distance is this share of the limit, most latents lie beyond it: they are no outliers then."""
-
-LEAST_REACH = 0.01
-"""Spreads; no usual distance is shorter: codes that once fit exactly would take every later latent for an outlier."""
-
+OUTLIER = 8.0  # a latent that lies more than so many times the usual distance from its code counts as one at that
+CROWDED = 0.7  # where the usual distance is this share of the limit, most lie beyond it: they are no outliers then
+LEAST_REACH = 0.01  # spreads; with a shorter usual distance codes that once fit exactly would see outliers for ever
+# Where the spread has changed so many times from one look to the next, nothing remembered of distances holds. Where
+# latents are out of reach it becomes twice as many times as large.
 OUT_OF_SIGHT = 1e4
-"""Where the spread has changed so many times from one look to the next, nothing remembered of distances holds. Where
-latents are out of reach it becomes twice as many times as large."""
-
-NO_LIMIT = torch.finfo(torch.bfloat16).max
-"""A limit that is none, and stays finite when a module moves from one precision to another."""
+NO_LIMIT = torch.finfo(torch.bfloat16).max  # none, and finite when a module moves from one precision to another
 
 
 class FollowingCodes(Codebook):
@@ -62,33 +41,12 @@ class FollowingCodes(Codebook):
 
     Times are counted in latents per code and distances in spreads of the codes, so nothing depends on the scale of the
     latents, on K, on d, on the batch size or on the length of training. One wild latent moves nothing far, and a
-    codebook that is not finite is never taken over.
-
-    Args:
-        codebook_size: K.
-        dim: dimension of a code.
-        parts: by name, in the order in which they act.
-        trained: the codes also get a gradient, from the decoder.
-
-    Attributes:
-        memory: latents that each code remembers, ``(k,)``.
-        seen: latents so far.
-        horizon: latents that the codes remember together, negative.
-        origin, spread: the frame in which latents are seen: the codes' mean, and their root mean square deviation.
-        limit: distance from its code, in spreads, at which a latent that lies further away counts.
-        clock: steps since the codes were looked at.
+    codebook that is not finite is never taken over. ``trained`` codes also get a gradient, from the decoder.
     """
 
     rows_per_code: ClassVar[dict[str, Rule]] = {"codes": between, "memory": halved}
-    training_state: ClassVar[tuple[str, ...]] = ("memory", "seen", "horizon", "origin", "spread", "limit")
-    leaves_out: bool = True
-    codes: Tensor
-    memory: Tensor
-    seen: Tensor
-    horizon: Tensor
-    origin: Tensor
-    spread: Tensor
-    limit: Tensor
+    training_state = ("memory", "seen", "horizon", "origin", "spread", "limit")
+    leaves_out = True
 
     def __init__(self, codebook_size: int, dim: int, parts: Mapping[str, Part], trained: bool) -> None:
         super().__init__()
@@ -97,50 +55,46 @@ class FollowingCodes(Codebook):
             self.codes = nn.Parameter(codes_kd)
         else:
             self.register_buffer("codes", codes_kd)
-        self.register_buffer("memory", torch.full((codebook_size,), FIRST_MEMORY))
-        self.register_buffer("seen", torch.zeros(()))
-        self.register_buffer("horizon", torch.zeros(()))
+        self.register_buffer("memory", torch.full((codebook_size,), FIRST_MEMORY))  # latents that each code remembers
+        self.register_buffer("seen", torch.zeros(()))  # latents so far
+        self.register_buffer("horizon", torch.zeros(()))  # latents that the codes remember together, negative
+        # The frame in which latents are seen: the codes' mean, and their root mean square deviation.
         self.register_buffer("origin", torch.zeros(dim))
         self.register_buffer("spread", torch.ones(()))
-        self.register_buffer("limit", torch.ones(()))
-        self.clock = Clock()
+        self.register_buffer("limit", torch.ones(()))  # in spreads: a latent further from its code counts as one there
+        self.clock = Clock()  # steps since the codes were looked at
         self.parts = nn.ModuleDict(dict(parts))
         self.set_(codes_kd)
         self.clock.agree_()  # a loader may write the buffer
 
     def match(self, z_nd: Tensor, codes_kd: Tensor, valid_n: Tensor | None, choices_n: Tensor | None = None) -> Match:
-        winners_n = nearest(z_nd, codes_kd) if choices_n is None else choices_n
-        codes_nd = F.embedding(winners_n, codes_kd)
+        match = super().match(z_nd, codes_kd, valid_n, choices_n)
         if not self.training:
-            return Match(winners_n, codes_nd)
-        seen = self._look(z_nd, winners_n, codes_nd, valid_n)
+            return match
+        seen = self._look(z_nd, match.winners, match.codes, valid_n)
         errors = [self._in_latents(part.loss(seen, self._usual(z_nd))) for part in self._parts() if part.trained]
         loss = sum(errors[1:], errors[0]) if errors else None
         if loss is not None and not loss.requires_grad and not z_nd.requires_grad:
             # No part is due and nothing else is trained: still a loss that a loop may call backward of.
             loss = loss + sum(parameter.sum() * 0 for parameter in self.parameters())
-        return Match(winners_n, codes_nd, loss, seen)
+        return match._replace(loss=loss, seen=seen)
 
     def _look(self, z_nd: Tensor, winners_n: Tensor, codes_nd: Tensor, valid_n: Tensor | None) -> Seen:
-        """The latents beside their codes, and what the parts make of them."""
+        """The latents beside their codes, and what the parts make of them; one that is not finite does not count."""
         with torch.no_grad():
-            seen = self._beside(z_nd, winners_n, codes_nd, valid_n)
+            codes_kd = (self.codes.detach().to(z_nd) - self.origin.to(z_nd)) / self.spread.to(z_nd)
+            away_nd = (z_nd - codes_nd).div_(self.spread.to(z_nd))
+            near_n = (self.limit.to(z_nd) / torch.linalg.vector_norm(away_nd, dim=1)).clamp_(max=1)
+            if valid_n is not None:
+                near_n = near_n * valid_n
+            away_nd.mul_(near_n[:, None]).nan_to_num_(nan=0, posinf=0, neginf=0)
+            counted_n = near_n > 0
+            rows_nv = torch.cat([away_nd, counted_n[:, None]], dim=1)
+            sums_kv = rows_nv.new_zeros(len(codes_kd), rows_nv.shape[1]).index_add_(0, winners_n, rows_nv)
+            seen = Seen(codes_kd, winners_n, away_nd, counted_n, sums_kv, self.clock.now(z_nd, len(codes_kd)))
         for part in self._parts():
             seen = part.prepare(seen)
         return seen
-
-    def _beside(self, z_nd: Tensor, winners_n: Tensor, codes_nd: Tensor, valid_n: Tensor | None) -> Seen:
-        """A latent that is not finite does not count."""
-        codes_kd = (self.codes.detach().to(z_nd) - self.origin.to(z_nd)) / self.spread.to(z_nd)
-        away_nd = (z_nd - codes_nd).div_(self.spread.to(z_nd))
-        near_n = (self.limit.to(z_nd) / torch.linalg.vector_norm(away_nd, dim=1)).clamp_(max=1)
-        if valid_n is not None:
-            near_n = near_n * valid_n
-        away_nd.mul_(near_n[:, None]).nan_to_num_(nan=0, posinf=0, neginf=0)
-        counted_n = near_n > 0
-        rows_nv = torch.cat([away_nd, counted_n[:, None]], dim=1)
-        sums_kv = rows_nv.new_zeros(len(codes_kd), rows_nv.shape[1]).index_add_(0, winners_n, rows_nv)
-        return Seen(codes_kd, winners_n, away_nd, counted_n, sums_kv, self.clock.now(z_nd, len(codes_kd)))
 
     @torch.no_grad()
     def learn_(self, lesson: Lesson) -> Tensor:
@@ -151,11 +105,13 @@ class FollowingCodes(Codebook):
         self.clock.tick_(lesson.latents)
         parts = self._parts()
         shared = [part.sums(seen) for part in parts]
-        unit_r = by_process(_square(seen.away))
+        flat = seen.away.flatten()
+        unit_r = by_process(flat.dot(flat))  # ``Σ away²`` in one pass
         sums_kv, units_r, *joined = sum_over_processes(seen.sums, unit_r, *sum(shared, ()))
         sums_kd, counts_k = sums_kv[:, :-1], sums_kv[:, -1]
         total = counts_k.sum()
-        self._remember_(counts_k, total)
+        self.seen += total
+        self.memory.mul_(torch.exp(total / self.horizon)).add_(counts_k)  # the codes' memories fade by this batch
         batch = Batch(seen, lesson.step, total, units_r, counts_k, sums_kd, self.memory)
         moved_kd: Tensor | None = None
         for part, own in zip(parts, shared, strict=True):
@@ -202,11 +158,6 @@ class FollowingCodes(Codebook):
         self.limit.copy_(limit.clamp(max=NO_LIMIT))  # one that is none cannot grow
         for part in self._parts():
             part.rescale_(torch.where(lost, 0, ratio))
-
-    def _remember_(self, counts_k: Tensor, total: Tensor) -> None:
-        """Let the codes' memories fade by this batch, and take it in."""
-        self.seen += total
-        self.memory.mul_(torch.exp(total / self.horizon)).add_(counts_k)
 
     def _usual(self, z_nd: Tensor) -> Tensor:
         """``mean away²``: in this unit the gradient of an error is the same for latents of any scale."""
@@ -259,9 +210,3 @@ def root_mean_square(x_kd: Tensor) -> Tensor:
     largest = x_kd.abs().amax()
     unit = torch.where(largest > 0, largest, 1)
     return (x_kd / unit).square().mean().sqrt() * unit
-
-
-def _square(x_nd: Tensor) -> Tensor:
-    """``Σ x²`` in one pass."""
-    flat = x_nd.flatten()
-    return flat.dot(flat)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 MOST_PER_ROUND = 0.25  # share of the codes that are split before it is looked again which are the busiest
-
 STEP_SHARE = 0.1  # of a parent's way to its nearest neighbour, after which a new code starts at most: in the same cell
 BLOCK_DISTANCES = 2**24
 

@@ -1,88 +1,58 @@
 """What a part that moves a following codebook is, and what it sees of a training step.
 
 Everything is in the codebook's frame: less its origin, and divided by the spread of the codes.
-
-Shape suffixes: n latents, k codes, d dimensions.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from driftvq.quantizers.codebooks.base import Stateful
 
 
 class Now(NamedTuple):
-    """What it is time for in a step.
+    """What it is time for in a step."""
 
-    Attributes:
-        interval: steps between two times at which lost codes are relocated and the drift is judged.
-        due: whether this is one of them; a boolean tensor in a compiled graph.
-        glance: likewise, whether to judge a drift that is at rest too.
-        look: likewise, whether to look at what changes slowly.
-    """
-
-    interval: int = 1
-    due: Tensor | bool = True
-    glance: Tensor | bool = True
-    look: Tensor | bool = True
+    interval: int = 1  # steps between two times at which lost codes are relocated and the drift is judged
+    due: Tensor | bool = True  # whether this is one of them; a boolean tensor in a compiled graph
+    glance: Tensor | bool = True  # likewise, whether to judge a drift that is at rest too
+    look: Tensor | bool = True  # likewise, whether to look at what changes slowly
 
 
 class Seen(NamedTuple):
-    """This process's latents beside their codes.
+    """This process's latents beside their codes."""
 
-    Attributes:
-        codes: in the frame ``(k, d)``.
-        winners: the latents' codes ``(n,)``.
-        away: how far the latents lie from them, outliers brought near; 0 where a latent does not count ``(n, d)``.
-        counted: which latents count, boolean ``(n,)``.
-        sums: of ``away`` over the latents that selected each code, and in the last column their number ``(k, d + 1)``.
-        now: what it is time for.
-        rows: what the drift makes of them, for its loss and its sums, where there is one to follow.
-    """
-
-    codes: Tensor
-    winners: Tensor
-    away: Tensor
-    counted: Tensor
-    sums: Tensor
+    codes: Tensor  # in the frame ``(k, d)``
+    winners: Tensor  # the latents' codes ``(n,)``
+    away: Tensor  # how far the latents lie from them, outliers brought near; 0 where a latent does not count ``(n, d)``
+    counted: Tensor  # which latents count, boolean ``(n,)``
+    sums: Tensor  # of ``away`` over the latents that selected each code, the last column their number ``(k, d + 1)``
     now: Now = Now()
-    rows: "Rows | None" = None
+    rows: "Rows | None" = None  # what the drift makes of them, for its loss and its sums, where there is one to follow
 
 
 class Rows(NamedTuple):
-    """A regression's rows: features ``(r, p)``, sums of the displacements ``(r, d)``, number of latents ``(r,)``.
+    """The rows of a regression."""
 
-    ``follows`` says whether there is a drift to follow; a boolean tensor where Python cannot know.
-    """
-
-    features: Tensor
-    away: Tensor
-    number: Tensor
-    follows: Tensor | bool = True
+    features: Tensor  # ``(r, p)``
+    away: Tensor  # sums of the displacements ``(r, d)``
+    number: Tensor  # of latents ``(r,)``
+    follows: Tensor | bool = True  # whether there is a drift to follow; a boolean tensor where Python cannot know
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of all processes, and what the codes remember of those before it.
+    """A batch of all processes, and what the codes remember of those before it."""
 
-    Attributes:
-        seen: this process's latents.
-        step: number of the training step.
-        total: latents that count.
-        units: sum of the squares of ``away`` in each process ``(r,)``.
-        counts, sums: number of the latents that selected each code ``(k,)``, and how far they are away ``(k, d)``.
-        memory: latents that each code remembers, this batch's included ``(k,)``; a part may set it.
-        shared: what the part itself has summed up.
-    """
-
-    seen: Seen
-    step: Tensor
-    total: Tensor
-    units: Tensor
-    counts: Tensor
-    sums: Tensor
-    memory: Tensor
-    shared: tuple[Tensor, ...] = ()
+    seen: Seen  # this process's latents
+    step: Tensor  # number of the training step
+    total: Tensor  # latents that count
+    units: Tensor  # sum of the squares of ``away`` in each process ``(r,)``
+    counts: Tensor  # number of the latents that selected each code ``(k,)``
+    sums: Tensor  # how far these are away ``(k, d)``
+    memory: Tensor  # latents that each code remembers, this batch's included ``(k,)``; a part may set it
+    shared: tuple[Tensor, ...] = ()  # what the part itself has summed up
 
     @property
     def unit(self) -> Tensor:
@@ -90,11 +60,8 @@ class Batch:
         return self.units[0] if len(self.units) == 1 else self.units.sum()
 
 
-class Part(nn.Module):
+class Part(Stateful):
     """Moves codes, once per training step."""
-
-    training_state: ClassVar[tuple[str, ...]] = ()
-    """Buffers that say how training goes on and change nothing in evaluation."""
 
     def forward(self, moved_kd: Tensor | None, batch: Batch) -> Tensor | None:
         """How far each code goes in this step ``(k, d)``, given how far the parts before let it go; None: nowhere."""
@@ -122,7 +89,3 @@ class Part(nn.Module):
 
     def reset_(self) -> None:
         """The codebook was replaced: forget where its codes were going."""
-
-    def readings(self) -> dict[str, float]:
-        """For logs."""
-        return {}

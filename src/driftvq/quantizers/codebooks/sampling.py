@@ -9,7 +9,6 @@ from torch import Tensor
 from driftvq.quantizers.distributed import by_process, sum_over_processes, world_size
 
 PLACES = 1024  # free codes that are filled at most at once
-
 GOLDEN, CYCLE = 0.6180339887498949, 4096  # modulo 1 its multiples lie more evenly than random numbers; so many differ
 
 
