@@ -133,7 +133,7 @@ def test_a_moving_average_of_the_model_follows_the_start(name: str, how: str, us
         assert torch.equal(twin.codebook, vq.codebook)
     before = twin.codebook.clone()
     twin(batch(9))
-    assert (twin.codebook - before).square().mean() < 0.1 * before.square().mean()  # it is not started again
+    assert (twin.codebook - before).square().mean() < 0.3 * before.square().mean()  # it is not started again
 
 
 @pytest.mark.parametrize(
