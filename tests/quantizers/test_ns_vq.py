@@ -14,7 +14,7 @@ def test_a_step_is_the_drift_and_then_the_winners() -> None:
     vq = NSVQ(dim=3, codebook_size=20, parts=["drift", "winners"], kmeans_init=False).double()
     codes = torch.randn(20, 3, generator=generator, dtype=torch.float64)
     vq.set_codebook_(codes)
-    drift, memory = NumpyDrift(codes.numpy(), affine), np.full(20, 3.0)
+    drift, memory = NumpyDrift(codes.numpy(), affine), np.full(20, 1.0)
     for step in range(3):  # after each of which the frame is looked at again, with the codes where both left them
         z = torch.randn(30, 3, generator=generator, dtype=torch.float64).numpy() + 0.2 * step
         win, frame = winners(z, drift.codes), drift.frame

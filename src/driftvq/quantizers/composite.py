@@ -149,7 +149,7 @@ class CompositeQuantizer(Quantizer):
         each = ((part.sizes_per_index, own.shape[-1] if part.indices_per_position else 1) for part, own in columns)
         sizes = tuple(size for own, width in each for size in own[:width])
         if len(set(sizes)) > 1 and not torch.compiler.is_compiling():
-            wrong = indices >= torch.tensor(sizes, device=indices.device)
+            wrong = torch.stack([indices[..., place] >= size for place, size in enumerate(sizes)], dim=-1)
             if wrong.any():
                 raise ValueError(f"indices must be less than {sizes} at their places, got {indices[wrong][0].item()}")
 

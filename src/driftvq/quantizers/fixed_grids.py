@@ -40,6 +40,7 @@ class FSQ(Quantizer):
     """
 
     fixed_grid: ClassVar[bool] = True
+    levels: Tensor
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from driftvq.names import check_name, positive_int
-from driftvq.quantizers.codebooks.base import Lesson, Stateful
+from driftvq.quantizers.codebooks.base import Lesson
 from driftvq.quantizers.codebooks.clock import Clock
 from driftvq.quantizers.codebooks.start import KMeansStart
 from driftvq.quantizers.distributed import from_first_process, with_whole_parameters, world_size
@@ -19,7 +19,7 @@ from driftvq.quantizers.recomputation import Past, advance_, recomputing
 from driftvq.quantizers.steps import Call, Details, LossTerms, QuantizerOutput, Selection, Step, mask_of_lens, project
 
 
-class Quantizer(Stateful):
+class Quantizer(nn.Module):
     """Base of all quantizers: maps latents to codes and back.
 
     A subclass implements :meth:`_select`, and :attr:`codebook` or :meth:`_lookup`; it sees float32 (or float64) latents
@@ -36,7 +36,9 @@ class Quantizer(Stateful):
         step: int64, training steps so far.
     """
 
-    training_state = ("code_age", "step")
+    training_state: ClassVar[tuple[str, ...]] = ("code_age", "step")  # says how training goes on, idle in evaluation
+    code_age: Tensor
+    step: Tensor
     fixed_grid: ClassVar[bool] = False  # whether the codes have a scale that nothing adapts to the latents
     own_scale: ClassVar[bool] = False  # whether codes or scores are near 1 by nature, so that latents must be so too
     level: int | None = None  # which level of a residual this is, from 0, if that decides the scale of a fixed grid
@@ -127,6 +129,10 @@ class Quantizer(Stateful):
     def recent_usage(self, steps: int = 100) -> float:
         """Share of codes selected within the last ``steps`` training steps, over all processes."""
         return (self.code_age < self.step.clamp(max=steps)).sum().item() / len(self.code_age)
+
+    def readings(self) -> dict[str, float]:
+        """What the quantizer regulates by itself, as it stands after the latest training step; for logs."""
+        return {}
 
     def refine_(self, level: int) -> None:
         """Serve as this level of a residual: a fixed grid becomes finer, a codebook finds its scale by itself."""

@@ -63,7 +63,10 @@ class KMeansStart(nn.Module):
         if len(latents) > missing:  # from all over the batch, and not from its first images
             latents = latents[torch.arange(missing, device=latents.device) * len(latents) // missing]
         fresh = len(latents)
-        self.pending = torch.cat([self.pending.to(latents), latents]) if len(self.pending) else latents
+        if len(self.pending):  # where they are alike already, a device need know no copy inside an operator
+            near = self.pending.device == latents.device and self.pending.dtype == latents.dtype
+            latents = torch.cat([self.pending if near else self.pending.to(latents), latents])
+        self.pending = latents
         if len(self.pending) == 0:
             return None
         if len(self.pending) < self.needed:
