@@ -11,7 +11,7 @@ from driftvq.machine import environment
 from driftvq.models import VQVAE, ModelConfig
 from driftvq.training.checkpoints import seed_all
 from driftvq.training.config import TrainConfig
-from driftvq.training.fabric import LAUNCHED
+from driftvq.training.fabric import LAUNCHED, pick_precision
 from driftvq.training.loop import Probe
 from driftvq.training.objective import Adversary
 from driftvq.training.run import new_run, resumed_config, train, write_run_files
@@ -84,6 +84,7 @@ def test_the_environment_is_saved(tmp_path):
     found = json.loads((tmp_path / "environment.json").read_text())
     assert found["packages"]["torch"] == environment()["packages"]["torch"]
     assert {"command", "date", "python", "platform", "git", "threads"} <= found.keys()
+    assert found["precision"] == pick_precision(TrainConfig())  # what "auto" was on this machine
 
 
 def test_a_resumed_run_keeps_its_course(tmp_path):

@@ -73,7 +73,7 @@ def own_folder(folder: Path) -> AbstractContextManager[object]:
 
 
 def write_run_files(folder: Path, config: TrainConfig, steps: int, images: Mapping[str, int] | None = None) -> None:
-    """Write the config, steps resolved, the environment and how many images there are; the first process does it."""
+    """Write the config, steps resolved, the environment, precision and how many images there are, by one process."""
     if not is_first_process():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def write_run_files(folder: Path, config: TrainConfig, steps: int, images: Mappi
     settings.pop("out")  # so that the file describes a new run as well
     settings |= {name: absolute(settings[name]) for name in ("data", "val_data")}
     write_settings(folder / CONFIG_FILE, settings)
-    about = environment() | ({} if images is None else {"images": images})
+    about = {**environment(), "precision": pick_precision(config)} | ({} if images is None else {"images": images})
     write_text(folder / ENVIRONMENT_FILE, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 
 
