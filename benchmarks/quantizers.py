@@ -133,6 +133,8 @@ follow, and an eager step leaves it alone. Whatever moves the codes comes on top
 class SearchAlone(nn.Module):
     """The least that a step with a codebook takes: the nearest codes of the latents, and a loss."""
 
+    codes: Tensor
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.register_buffer("codes", torch.randn(shape[1:]))
