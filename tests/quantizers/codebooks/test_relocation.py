@@ -7,7 +7,7 @@ from torch import Tensor
 
 import driftvq
 from driftvq.quantizers.codebooks.parts import Batch, Now, Seen
-from driftvq.quantizers.codebooks.relocation import LOST_SHARE, MOST_RELOCATED, RELOCATED_SHARE, Relocation
+from driftvq.quantizers.codebooks.relocation import LOST_SHARE, MOST_RELOCATED, RELOCATED_SHARE, WORTH, Relocation
 
 
 def batch(latents: Tensor, away: Tensor, memory: Tensor, codes: Tensor, step: int = 0, interval: int = 1) -> Batch:
@@ -18,7 +18,7 @@ def batch(latents: Tensor, away: Tensor, memory: Tensor, codes: Tensor, step: in
     seen = Seen(anchors, winners, away, counted, torch.zeros(len(anchors), latents.shape[1] + 1), Now(interval))
     full = torch.cat([memory, torch.full((len(latents),), float(memory.mean()))])
     zero = torch.zeros(len(anchors), latents.shape[1])
-    return Batch(seen, torch.tensor(step), counted.sum().float(), torch.ones(1), zero[:, 0], zero, full)
+    return Batch(seen, torch.tensor(step), counted.sum().float(), away.square().sum()[None], zero[:, 0], zero, full)
 
 
 def places(part: Relocation, step: Batch, codes: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def test_lost_codes_take_over_latents_and_get_half_of_the_mean_memory() -> None:
     codes, latents, memory = draw(10, 3), draw(64, 3, seed=1), torch.full((10,), 4.0)
-    memory[2], memory[7], part = 0.1, 0.19, Relocation()
+    memory[2], memory[7], part = 0.001, 0.002, Relocation()
     step = batch(latents, latents, memory, codes)
     fair = float(step.memory.mean())
     lost = memory.numpy() < LOST_SHARE * fair
@@ -43,8 +43,23 @@ def test_lost_codes_take_over_latents_and_get_half_of_the_mean_memory() -> None:
     assert len(set(found)) == lost.sum() > 0
     np.testing.assert_array_equal(after[~lost], codes.numpy()[~lost])
     np.testing.assert_allclose(step.memory.numpy()[:10][lost], fair / 2, rtol=1e-6)
-    assert (step.memory.numpy()[:10][~lost] >= 0.19).all()
+    assert (step.memory.numpy()[:10][~lost] == 4).all()
     assert part.readings() == {"relocated": lost.sum()}
+
+
+@pytest.mark.parametrize("share", [0.01, 0.02, 0.04, 0.06, 0.09, 0.11, 0.5])
+def test_a_lost_code_goes_where_that_pays(share: float) -> None:
+    """By the rule itself: one code at ``share`` of the mean memory, one latent at each squared distance."""
+    errors, codes = np.array([0.2, 0.5, 1.0, 1.5, 2.5, 8.0]), torch.zeros(1, 1)
+    away, latents = torch.tensor(errors).sqrt().float()[:, None], torch.arange(1.0, 7.0)[:, None]
+    moved = set[int]()
+    for number in range(400):
+        step = batch(latents, away, torch.ones(1), codes, number)
+        step.memory[0] = share * (len(latents) / (len(latents) + 1 - share))  # so that it is a share of the mean
+        after = float(places(Relocation(), step, codes)[0, 0])
+        moved |= {round(after) - 1} if after else set()
+    pays = (share < LOST_SHARE) & (share < WORTH * errors / errors.mean())
+    assert moved == set(np.flatnonzero(pays).tolist())
 
 
 @pytest.mark.parametrize(("latents", "interval"), [(3, 1), (40, 1), (400, 1), (40, 2), (40, 8)])
@@ -87,7 +102,10 @@ def test_where_every_latent_is_served_no_code_moves() -> None:
 
 
 def test_a_new_code_that_no_latent_selects_is_soon_lost() -> None:
-    """Its memory fades from 1 to 0 while the mean goes from 1 to 3: ``e^(-x/3) = 0.1 (3 - 2 e^(-x/3))`` at 3 ln 4."""
+    """Its memory fades from 1 to 0 while the mean goes from 1 to 3: ``e^(-x/3) = s (3 - 2 e^(-x/3))``.
+
+    It is lost at s = 0.1, x = 3 ln 4, and goes at s = 0.025, x = 3 ln 14, at the latest: to a latent half as far as others.
+    """
     codes, latents = 64, 8
     vq = driftvq.NSVQ(4, codes, kmeans_init=False, parts=["winners", "relocation"]).train()
     vq.set_codebook_(torch.cat([draw(codes - 1, 4), torch.full((1, 4), 100.0)]))
@@ -95,4 +113,4 @@ def test_a_new_code_that_no_latent_selects_is_soon_lost() -> None:
         vq(draw(1, latents, 4, seed=step))
         if vq.codebook[-1].abs().max() < 50:
             break
-    assert 3 * np.log(4) <= (step + 1) * latents / codes < 3 * np.log(4) + 1
+    assert 3 * np.log(4) <= (step + 1) * latents / codes < 3 * np.log(14) + 1

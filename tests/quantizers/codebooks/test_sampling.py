@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftvq.quantizers.codebooks.sampling import PLACES, Drawn, draw_rows, take_over
+from driftvq.quantizers.codebooks.sampling import PLACES, Drawn, draw_rows, find_places, take_over
 
 
 def drawn(weight: np.ndarray, wanted: int, places: int = 40, step: int = 0) -> np.ndarray:
@@ -61,9 +61,12 @@ def test_without_weight_nothing_is_drawn(n: int) -> None:
 def test_free_codes_are_taken_over_in_their_order() -> None:
     codes, free = torch.zeros(6, 2), torch.tensor([False, True, True, False, True, True])
     rows, weight, step = torch.tensor([[1.0, 1], [2, 2], [3, 3]]), torch.tensor([1.0, 0, 1]), torch.tensor(0)
-    after, taken = take_over(codes, free, rows, weight, step, torch.tensor(2.0))
-    assert taken.tolist() == [False, True, True, False, False, False]
-    assert after[:, 0].tolist() == [0, 1, 3, 0, 0, 0]
+    after, taken = take_over(codes, free, rows, weight, step)
+    assert taken.tolist() == [False, True, False, False, True, False]
+    assert after[:, 0].tolist() == [0, 1, 0, 0, 3, 0]
+    places, meant = find_places(free, rows, weight, step, torch.tensor(2.0))
+    assert meant.tolist() == [False, True, True, False, False, False]
+    assert places[meant, 0].tolist() == [1, 3]
     assert take_over(codes, torch.zeros_like(free), rows, weight, step)[0].abs().sum() == 0
 
 
@@ -80,8 +83,7 @@ def test_as_many_lost_codes_as_latents_take_over_each_of_them_once() -> None:
     assert taken.tolist() == free.tolist()
     assert sorted(moved[free, 0].tolist()) == x.flatten().tolist()
     assert moved[~free].tolist() == [[0.0], [0.0]]
-    few, taken = take_over(codes, free, x, torch.ones(5), torch.tensor(3), most=torch.tensor(2))
-    assert taken.sum() == 2
-    assert len(few.unique()) == 3
+    few, taken = find_places(free, x, torch.ones(5), torch.tensor(3), most=torch.tensor(2))
+    assert taken.sum() == len(few[taken].unique()) == 2
     every, _ = take_over(codes[:5], torch.ones(5, dtype=torch.bool), x, torch.ones(5), torch.tensor(3))
     assert sorted(every.flatten().tolist()) == x.flatten().tolist()

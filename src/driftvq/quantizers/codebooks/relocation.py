@@ -5,20 +5,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from driftvq.quantizers.codebooks.parts import Batch, Part
-from driftvq.quantizers.codebooks.sampling import take_over
+from driftvq.quantizers.codebooks.sampling import find_places
 from driftvq.quantizers.distributed import is_distributed
 from driftvq.quantizers.finite import is_seen_at_once
 
 LOST_SHARE = 0.1  # a code that remembers less of the mean number of latents has lost touch with them
+WORTH = 0.05  # of the mean memory: what the place of a latent is worth that lies as far from its code as all on average
 # So large a share of a batch's latents may take over a lost code per step, and at most so many of one batch.
 RELOCATED_SHARE, MOST_RELOCATED = 0.125, 0.5
 
 
 class Relocation(Part):
-    """A lost code goes to a latent z drawn with ``p(z) ∝ |z - c_win|²``, the rule of k-means++.
+    """A lost code goes to a latent z drawn with ``p(z) ∝ |z - c_win|²``, the rule of k-means++, where that pays.
 
-    Code k is lost once its memory m_k is below :data:`LOST_SHARE` of the mean memory; with the new place it gets half
-    of the mean memory. ``relocated`` counts the lost codes moved so far.
+    Code k is lost once its memory m_k is below :data:`LOST_SHARE` of the mean memory m̄. What it leaves are latents that
+    it serves now and then, unless it is forgotten by all: it goes if ``m_k < 0.05 m̄ · |z - c_win|² / mean |z - c|²``,
+    and gets half of the mean memory with its new place. ``relocated`` counts the lost codes moved so far.
     """
 
     training_state = ("relocated",)
@@ -39,13 +41,15 @@ class Relocation(Part):
         elif is_seen_at_once(lost_k) and not is_distributed() and not lost_k.numpy().any():
             return moved_kd
         most = (batch.total * min(seen.now.interval * RELOCATED_SHARE, MOST_RELOCATED)).clamp(min=1)
-        latents_nd = F.embedding(seen.winners, seen.codes) + seen.away
         error_n = seen.away.square().sum(dim=1)
-        places_kd = seen.codes if moved_kd is None else seen.codes + moved_kd
-        places_kd, taken_k = take_over(places_kd, lost_k, latents_nd, error_n, batch.step, most, batch.units)
-        batch.memory.copy_(torch.where(taken_k, fair / 2, batch.memory))
+        rows_nv = torch.cat([F.embedding(seen.winners, seen.codes) + seen.away, error_n[:, None]], dim=1)
+        rows_kv, taken_k = find_places(lost_k, rows_nv, error_n, batch.step, most, batch.units)
+        places_kd, error_k = rows_kv[:, :-1], rows_kv[:, -1]
+        taken_k = taken_k & (batch.memory < error_k * (WORTH * fair * batch.total / batch.unit))
+        batch.memory.masked_fill_(taken_k, fair / 2)
         self.relocated += taken_k.sum()
-        return places_kd - seen.codes
+        stay_kd = torch.zeros_like(seen.codes) if moved_kd is None else moved_kd
+        return torch.where(taken_k[:, None], places_kd - seen.codes, stay_kd)
 
     def readings(self) -> dict[str, float]:
         return {"relocated": self.relocated.item()}

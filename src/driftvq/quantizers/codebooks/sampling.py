@@ -61,7 +61,14 @@ def _shared(drawn: Drawn, here_m: Tensor) -> Drawn:
 
 
 def take_over(
-    codes_kd: Tensor,
+    codes_kd: Tensor, free_k: Tensor, x_nd: Tensor, weight_n: Tensor, step: Tensor, totals_r: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Let rows of :func:`find_places` take over free codes: the codes afterwards, and which were taken over."""
+    places_kd, taken_k = find_places(free_k, x_nd, weight_n, step, totals_r=totals_r)
+    return torch.where(taken_k[:, None], places_kd.to(codes_kd.dtype), codes_kd), taken_k
+
+
+def find_places(
     free_k: Tensor,
     x_nd: Tensor,
     weight_n: Tensor,
@@ -69,13 +76,12 @@ def take_over(
     most: Tensor | None = None,
     totals_r: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Let rows drawn by weight (:func:`draw_rows`) take over free codes, at most ``most`` or :data:`PLACES` of them.
+    """A row drawn by weight (:func:`draw_rows`) for each of the free codes, at most ``most`` or :data:`PLACES` of them.
 
-    A row takes over one at most. Returns the codes afterwards ``(k, d)``, and which were taken over ``(k,)``.
+    A row is for one code at most. Returns a row per code ``(k, d)``, and which of them are meant ``(k,)``.
     """
     order_k = free_k.cumsum(dim=0)
     wanted = order_k[-1] if most is None else order_k[-1].minimum(most)
-    drawn = draw_rows(x_nd, weight_n, wanted, min(len(codes_kd), PLACES), step, totals_r)
+    drawn = draw_rows(x_nd, weight_n, wanted, min(len(free_k), PLACES), step, totals_r)
     place_k = (order_k - 1).clamp(min=0, max=len(drawn.there) - 1)
-    taken_k = free_k & (order_k <= len(drawn.there)) & drawn.there[place_k]
-    return torch.where(taken_k[:, None], drawn.rows[place_k].to(codes_kd.dtype), codes_kd), taken_k
+    return drawn.rows[place_k], free_k & (order_k <= len(drawn.there)) & drawn.there[place_k]
