@@ -104,7 +104,7 @@ def test_where_every_latent_is_served_no_code_moves() -> None:
 def test_a_new_code_that_no_latent_selects_is_soon_lost() -> None:
     """Its memory fades from 1 to 0 while the mean goes from 1 to 3: ``e^(-x/3) = s (3 - 2 e^(-x/3))``.
 
-    It is lost at s = 0.1, x = 3 ln 4, and goes at s = 0.025, x = 3 ln 14, at the latest: to a latent half as far as others.
+    Lost at s = 0.1, x = 3 ln 4, it goes at s = 0.025, x = 3 ln 14, at the latest, to a latent half as far as others.
     """
     codes, latents = 64, 8
     vq = driftvq.NSVQ(4, codes, kmeans_init=False, parts=["winners", "relocation"]).train()
