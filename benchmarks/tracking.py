@@ -74,6 +74,8 @@ class Method:
 
     label: str
     make: Callable[[Setting], CodebookQuantizer]
+    knows_the_way: bool = False
+    """Whether each code is moved, before each step, as the point of the cloud is that lies nearest to it."""
 
 
 METHODS = {
@@ -84,6 +86,11 @@ METHODS = {
     "ns_vq_no_drift": Method("NSVQ without the drift", lambda s: NSVQ(s.dim, s.codes, parts=("winners", "relocation"))),
     "ns_vq_no_relocation": Method(
         "NSVQ, lost codes stay lost", lambda s: NSVQ(s.dim, s.codes, parts=("drift", "winners"))
+    ),
+    "known": Method(
+        "winners and relocation, the drift known",
+        lambda s: NSVQ(s.dim, s.codes, parts=("winners", "relocation")),
+        knows_the_way=True,
     ),
     "ema": Method("EMA + replacement below half of N/K", _replacing),
 }
@@ -143,15 +150,18 @@ def measure(vq: CodebookQuantizer, points: Tensor) -> tuple[float, float]:
 
 def track(setting_name: str, method_name: str, seed: int) -> Result:
     """Let one codebook follow the cloud."""
-    setting = SETTINGS[setting_name]
+    setting, method = SETTINGS[setting_name], METHODS[method_name]
     torch.manual_seed(seed)
-    vq = METHODS[method_name].make(setting).train()
+    vq = method.make(setting).train()
     vq.set_codebook_(optimum(setting, seed, 0)[0])
     trained = [parameter for parameter in vq.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(trained, LEARNING_RATE) if trained else None
     generator = torch.Generator().manual_seed(100 + seed)
     distortion, usage = [], []
     for step in range(1, setting.steps + 1):
+        if method.knows_the_way:
+            codes, way = vq.book.get_buffer("codes"), start_and_velocity(setting.dim, seed)[1]
+            codes += way[nearest(codes, cloud(setting, seed, step - 1))] / setting.steps
         points = cloud(setting, seed, step)
         loss = vq(points[torch.randint(POINTS, (setting.latents,), generator=generator)]).loss
         if optimizer is not None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from driftvq import make_quantizer
 from driftvq.data import to_float
+from driftvq.models.vqvae import code_tensors
 from driftvq.training.validation import ValidationSums, WeightAverage, beats, name_data
 
 
@@ -34,15 +35,36 @@ def test_the_average_follows_its_recursion_from_the_first_update_on():
     np.testing.assert_allclose(average.module.weight.detach().numpy(), expected, rtol=1e-5)
 
 
-def test_buffers_are_averaged_and_counts_are_taken_as_they_are():
+def test_buffers_are_taken_as_they_are():
     net = model()
     average = WeightAverage(net, 0.9)
     average.update_parameters(net)
     net.running_mean += 1
     net.num_batches_tracked += 7
     average.update_parameters(net)
-    np.testing.assert_allclose(average.module.running_mean.numpy(), 1 - 2 / 11, rtol=1e-6)
+    assert average.module.running_mean.tolist() == [1, 1, 1]
     assert average.module.num_batches_tracked == 7
+
+
+@pytest.mark.parametrize("name", ["vq", "ema_vq", "ns_vq", "cvq", "residual_vq"])
+def test_codes_are_the_latest_ones_and_weights_around_them_are_averaged(name):
+    """A code that is replaced jumps: an average would put it where no latent is."""
+    net = nn.Sequential(nn.Linear(3, 3), make_quantizer(name, dim=3, codebook_size=4, codebook_dim=2))
+    average = WeightAverage(net, 0.9)
+    average.update_parameters(net)
+    with torch.no_grad():
+        for codes in code_tensors(net):
+            codes[0] += 100
+        for linear in (module for module in net.modules() if isinstance(module, nn.Linear)):
+            linear.weight += 11
+    average.update_parameters(net)
+    pairs = list(zip(code_tensors(average.module), code_tensors(net), strict=True))
+    assert pairs
+    assert all(torch.equal(kept, codes) for kept, codes in pairs)
+    weights = [[m.weight for m in one.modules() if isinstance(m, nn.Linear)] for one in (average.module, net)]
+    assert len(weights[0]) == 3
+    for kept, weight in zip(*weights, strict=True):
+        np.testing.assert_allclose((weight - kept).detach().numpy(), 2, rtol=1e-5)
 
 
 def test_the_model_keeps_its_own_weights():
@@ -70,10 +92,10 @@ def test_continues_from_its_state():
 
 
 def test_a_codebook_whose_start_is_under_way_is_taken_as_it_is():
-    quantizer = make_quantizer("ema_vq", dim=2, codebook_size=8, kmeans_init=True)
+    quantizer = make_quantizer("ema_vq", dim=4, codebook_size=8, codebook_dim=2, kmeans_init=True)
     average = WeightAverage(quantizer, 0.9)
     for seed in range(4):
-        quantizer(torch.randn(quantizer.start.needed // 4, 2, generator=torch.Generator().manual_seed(seed)))
+        quantizer(torch.randn(quantizer.start.needed // 4, 4, generator=torch.Generator().manual_seed(seed)))
         average.update_parameters(quantizer)
         assert torch.equal(average.module.start.pending, quantizer.start.pending)
     assert quantizer.start.done

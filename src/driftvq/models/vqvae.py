@@ -14,7 +14,6 @@ from driftvq.models.architecture import NETWORKS, build_quantizer
 from driftvq.models.model_config import ModelConfig
 from driftvq.names import check_name
 from driftvq.quantizers.codebook import CodebookQuantizer
-from driftvq.quantizers.quantizer import Quantizer
 
 RANGE_SLACK = 1e-3  # how far images may leave [-1, 1]: the rounding of a conversion, not a wrong range
 
@@ -216,9 +215,9 @@ class VQVAE(nn.Module):
                 module.training = True
 
 
-def code_tensors(quantizer: Quantizer) -> list[Tensor]:
-    """The tensors that hold the codes, one per codebook; none for a fixed grid."""
-    return [part.book.stored for part in quantizer.modules() if isinstance(part, CodebookQuantizer)]
+def code_tensors(module: nn.Module) -> list[Tensor]:
+    """The tensors that hold codes in a quantizer or a model, one per codebook; none for a fixed grid."""
+    return [part.book.stored for part in module.modules() if isinstance(part, CodebookQuantizer)]
 
 
 def count_parameters(model: VQVAE) -> dict[str, int]:

@@ -15,6 +15,7 @@ from driftvq.functional.blocks import widest_float
 from driftvq.metrics.evaluation import CodeCounter
 from driftvq.metrics.similarity import WINDOW, psnr, ssim
 from driftvq.models import VQVAE, save_pretrained
+from driftvq.models.vqvae import code_tensors
 from driftvq.quantizers import Quantizer
 from driftvq.quantizers.distributed import sum_over_processes
 from driftvq.records.metric_table import is_better, metric
@@ -22,9 +23,10 @@ from driftvq.training.config import TrainConfig
 
 
 class WeightAverage(AveragedModel):
-    """``average ← γ average + (1-γ) weights`` of a model's floating-point parameters and buffers, as :attr:`module`.
+    """``average ← γ average + (1-γ) weights`` of parameters, as :attr:`module`; codes and buffers are the latest.
 
-    For the first steps γ is at most ``(1 + n) / (10 + n)``, so that the average soon forgets the random start.
+    A code that is relocated or replaced jumps, and halfway between its two places it is nobody's. For the first steps γ
+    is at most ``(1 + n) / (10 + n)``, so that the average soon forgets the random start.
     """
 
     module: Any  # what the model is
@@ -33,9 +35,9 @@ class WeightAverage(AveragedModel):
         def average(kept: Sequence[Tensor], weights: Sequence[Tensor], updates: Tensor | int) -> None:
             share = 1 - min(decay, (1 + int(updates)) / (10 + int(updates)))
             for mean, value in zip(kept, weights, strict=True):
-                mean.lerp_(value, share) if mean.is_floating_point() else mean.copy_(value)
+                mean.lerp_(value, share)
 
-        super().__init__(model, multi_avg_fn=average, use_buffers=True)
+        super().__init__(model, multi_avg_fn=average)
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
@@ -43,6 +45,8 @@ class WeightAverage(AveragedModel):
         if mine != theirs:  # a k-means start gathers latents: there is no codebook yet to average
             self.module.load_state_dict(model.state_dict())
         super().update_parameters(model)
+        for kept, codes in zip(code_tensors(self.module), code_tensors(model), strict=True):
+            kept.copy_(codes)
 
 
 SUMMED = ("loss", "psnr", "ssim")
