@@ -10,7 +10,6 @@ from driftvq.quantizers.distributed import is_distributed
 from driftvq.quantizers.finite import is_seen_at_once
 
 LOST_SHARE = 0.1  # a code that remembers less of the mean number of latents has lost touch with them
-WORTH = 0.05  # of the mean memory: what the place of a latent is worth that lies as far from its code as all on average
 # So large a share of a batch's latents may take over a lost code per step, and at most so many of one batch.
 RELOCATED_SHARE, MOST_RELOCATED = 0.125, 0.5
 
@@ -18,9 +17,10 @@ RELOCATED_SHARE, MOST_RELOCATED = 0.125, 0.5
 class Relocation(Part):
     """A lost code goes to a latent z drawn with ``p(z) ∝ |z - c_win|²``, the rule of k-means++, where that pays.
 
-    Code k is lost once its memory m_k is below :data:`LOST_SHARE` of the mean memory m̄. What it leaves are latents that
-    it serves now and then, unless it is forgotten by all: it goes if ``m_k < 0.05 m̄ · |z - c_win|² / mean |z - c|²``,
-    and gets half of the mean memory with its new place. ``relocated`` counts the lost codes moved so far.
+    Code k is lost once its memory m_k is below :data:`LOST_SHARE` of the mean memory m̄. It may serve a few latents now
+    and then, so it goes if ``m_k < 0.1 m̄ · |z - c_win|² / ē²``: to a latent that is as badly served as those drawn are
+    on average, ``ē² = (1 + 2/d) · mean |z - c_win|²`` for Gaussian errors, or later to another one. With its new place
+    it gets half of the mean memory. ``relocated`` counts the lost codes moved so far.
     """
 
     training_state = ("relocated",)
@@ -34,8 +34,9 @@ class Relocation(Part):
         seen, due = batch.seen, batch.seen.now.due
         if due is False:
             return moved_kd
-        fair = batch.memory.mean()
-        lost_k = batch.memory < LOST_SHARE * fair
+        fair, dim = batch.memory.mean(), seen.away.shape[1]
+        limit = LOST_SHARE * fair
+        lost_k = batch.memory < limit
         if isinstance(due, Tensor):
             lost_k = lost_k & due
         elif is_seen_at_once(lost_k) and not is_distributed() and not lost_k.numpy().any():
@@ -45,7 +46,8 @@ class Relocation(Part):
         rows_nv = torch.cat([F.embedding(seen.winners, seen.codes) + seen.away, error_n[:, None]], dim=1)
         rows_kv, taken_k = find_places(lost_k, rows_nv, error_n, batch.step, most, batch.units)
         places_kd, error_k = rows_kv[:, :-1], rows_kv[:, -1]
-        taken_k = taken_k & (batch.memory < error_k * (WORTH * fair * batch.total / batch.unit))
+        usual = (1 + 2 / dim) * batch.unit / batch.total
+        taken_k = taken_k & (batch.memory < error_k * (limit / usual))
         batch.memory.masked_fill_(taken_k, fair / 2)
         self.relocated += taken_k.sum()
         stay_kd = torch.zeros_like(seen.codes) if moved_kd is None else moved_kd
