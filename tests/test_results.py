@@ -169,5 +169,5 @@ def test_the_numbers_of_the_readme_are_those_of_the_results(results: ModuleType)
     ours, tuned, usual = (found[name] for name in ("NS-VQ (driftvq)", names[3], names[2]))
     each = [f"{of.mean:.2f} and {of.worst:.2f} dB" for of in (ours, tuned, usual)]
     assert f"| {each[0]} | tuned to batch and K: {each[1]}; with replacement below 2: {each[2]} |" in text
-    assert (ours.where, usual.where) == ("K 8192, batch 2", "K 8192, batch 2")
+    assert ours.worst == min(of.worst for of in found.values())
     assert f"² {ours.conditions} conditions, one seed" in text
