@@ -36,6 +36,7 @@ from driftvq.records.comparisons import CELLS, COMPARISON_FILE, write_cell
 from driftvq.records.metric_table import METRICS, decimals, metric, written, written_spread
 from driftvq.records.runs import METRICS_FILE
 from driftvq.report import aggregate, load_comparison
+from verdicts import verdicts
 
 DOCS = Path(__file__).parents[1] / "docs"
 MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -80,7 +81,17 @@ def read_all(docs: Path = DOCS) -> dict[str, Results]:
     found = {path.stem: Results(**read_object(path)) for path in sorted((docs / "results").glob("*.json"))}
     kept = sorted((docs / "results").glob(f"*/{COMPARISON_FILE}"))
     found |= {path.parent.name: from_comparison(path.parent) for path in kept}
+    found["study-verdicts"] = study_verdicts([path.parent for path in kept if path.parent.name.startswith("study-")])
     return found | {f"{name}-published": results for name, results in published().items()}
+
+
+def study_verdicts(folders: Sequence[Path]) -> Results:
+    """What the study says of each claim of the paper."""
+    found = verdicts(cell for folder in folders for cell in load_comparison(folder).cells)
+    rows: list[list[Value]] = []
+    for number, (sentence, *rest) in enumerate(found):
+        rows.append([None if number and found[number - 1][0] == sentence else sentence, *rest])
+    return Results("Verdicts", "", "", ["the paper says", "of", "verdict", "numbers"], rows, listed=False)
 
 
 def published() -> dict[str, Results]:
