@@ -19,6 +19,7 @@ import json
 import math
 import re
 import shlex
+import statistics
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -32,10 +33,11 @@ from driftvq.experiments.recipes import RECIPES
 from driftvq.files import read_object, read_records, replacing, write_text
 from driftvq.names import check_name
 from driftvq.records.codec import write_record
-from driftvq.records.comparisons import CELLS, COMPARISON_FILE, write_cell
+from driftvq.records.comparisons import CELLS, COMPARISON_FILE, Cell, Comparison, write_cell
 from driftvq.records.metric_table import METRICS, decimals, metric, written, written_spread
 from driftvq.records.runs import METRICS_FILE
 from driftvq.report import aggregate, load_comparison
+from driftvq.report.drawings import times_to_level
 from verdicts import verdicts
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -79,19 +81,69 @@ class Results:
 def read_all(docs: Path = DOCS) -> dict[str, Results]:
     """Every table, by the name of its file; and what the paper reports."""
     found = {path.stem: Results(**read_object(path)) for path in sorted((docs / "results").glob("*.json"))}
-    kept = sorted((docs / "results").glob(f"*/{COMPARISON_FILE}"))
-    found |= {path.parent.name: from_comparison(path.parent) for path in kept}
-    found["study-verdicts"] = study_verdicts([path.parent for path in kept if path.parent.name.startswith("study-")])
+    kept = {path.parent.name: load_comparison(path.parent) for path in (docs / "results").glob(f"*/{COMPARISON_FILE}")}
+    found |= {name: from_comparison(kept[name]) for name in sorted(kept)}
+    study = [kept[name] for name in sorted(kept) if name.startswith("study-")]
+    found |= {"study-verdicts": study_verdicts(study), "study-best": study_best(study), "study-cost": study_cost(study)}
     return found | {f"{name}-published": results for name, results in published().items()}
 
 
-def study_verdicts(folders: Sequence[Path]) -> Results:
+def study_verdicts(study: Sequence[Comparison]) -> Results:
     """What the study says of each claim of the paper."""
-    found = verdicts(cell for folder in folders for cell in load_comparison(folder).cells)
+    found = verdicts(cell for comparison in study for cell in comparison.cells)
     rows: list[list[Value]] = []
     for number, (sentence, *rest) in enumerate(found):
         rows.append([None if number and found[number - 1][0] == sentence else sentence, *rest])
     return Results("Verdicts", "", "", ["the paper says", "of", "verdict", "numbers"], rows, listed=False)
+
+
+def study_best(study: Sequence[Comparison]) -> Results:
+    """Table 4: every method at that of its places where its rFID, the mean over seeds, is lowest; the best first."""
+    metrics = ["rfid", "lpips_alex", "ssim"]
+    places: dict[str, list[tuple[list[float], int, int, int]]] = {}
+    for (label, codes, dim), cells in _by_place(study).items():
+        seeds = list({cell.seed: cell for cell in cells}.values())
+        means = [statistics.fmean(cell.values[name] for cell in seeds) for name in metrics]
+        places.setdefault(label, []).append((means, codes, dim, len(seeds)))
+    best = sorted((min(found), label) for label, found in places.items())
+    rows: list[list[Value]] = [
+        [label, codes, dim, *(_rounded(mean, None) for mean in means), seeds, f"{len(places[label])} of 6"]
+        for (means, codes, dim, seeds), label in best
+    ]
+    return Results("Table 4", "", "", ["method", "K", "D", *metrics, "seeds", "places"], rows, listed=False)
+
+
+def _by_place(study: Sequence[Comparison]) -> dict[tuple[str, int, int], list[Cell]]:
+    """The finished cells of Tables 2 and 3 by the method's label, K and D."""
+    found: dict[tuple[str, int, int], list[Cell]] = {}
+    for comparison in study:
+        labels = {method.name: method.label for method in comparison.methods}
+        for cell in comparison.cells:
+            if cell.status == "done" and comparison.recipe in ("table-3d", "table-64d") and cell.codebook_size:
+                found.setdefault((labels[cell.method], cell.codebook_size, cell.code_dim or 0), []).append(cell)
+    return found
+
+
+def study_cost(study: Sequence[Comparison]) -> Results:
+    """How long each method trains until it has the PSNR that half of them have in the end, at each K and D."""
+    rows: list[list[Value]] = []
+    for comparison in study:
+        results = aggregate(comparison)
+        reached = times_to_level(results)
+        for row in results.rows:
+            found = reached.get((row.method.name, row.point))
+            cells = [cell for cell in row.done if cell.ms_per_step is not None]
+            if found is None or not cells:
+                continue
+            ms = statistics.fmean(cell.ms_per_step or 0.0 for cell in cells)
+            after: list[Value] = ["never", None]
+            if found.seconds is not None:
+                after = [round(found.seconds), round(1000 * found.seconds / ms)]
+            rows.append([int(str(row.point)), cells[0].code_dim, row.method.label, found.level, *after, round(ms, 1)])
+    rows.sort(key=lambda row: (*row[:2], row[5] or math.inf))
+    columns = ["K", "D", "method", "PSNR (dB) to reach", "seconds", "steps", "ms per step"]
+    digits = {"ms per step": 0, "PSNR (dB) to reach": 2}
+    return Results("What it costs", "", "", columns, rows, digits, listed=False)
 
 
 def published() -> dict[str, Results]:
@@ -121,11 +173,10 @@ def save(results: Results, path: Path) -> None:
     write_text(path, "{\n" + "\n".join(lines) + f'\n"rows": [\n{rows}\n]\n}}\n')
 
 
-def from_comparison(folder: Path) -> Results:
+def from_comparison(comparison: Comparison) -> Results:
     """The results of `driftvq compare` or `reproduce`."""
-    results = aggregate(load_comparison(folder))
-    comparison, sweep = results.comparison, results.comparison.sweep
-    rows: list[list[Value]] = []
+    results = aggregate(comparison)
+    sweep, rows = comparison.sweep, list[list[Value]]()
     for row in results.rows:
         if not (row.done or row.failed):
             continue
@@ -487,8 +538,10 @@ def main() -> None:
     if args.command_name == "keep":
         keep(args.folder, DOCS / "results" / args.name, args.title)
     elif args.command_name is not None:
-        taking = args.command_name == "take"
-        new = from_text(sys.stdin.read(), args.name, args.command, "") if taking else from_comparison(args.folder)
+        if args.command_name == "take":
+            new = from_text(sys.stdin.read(), args.name, args.command, "")
+        else:
+            new = from_comparison(load_comparison(args.folder))
         changes = {name: getattr(args, name) for name in ("title", "about") if getattr(args, name) is not None}
         save(Results(**{**asdict(new), **changes}), DOCS / "results" / f"{args.name}.json")
     found = outdated(write=not args.check)

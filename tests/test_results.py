@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from driftvq.report import write_report
+from driftvq.report import load_comparison, write_report
 from tests.report.synthetic import write_comparison
 
 ROOT = Path(__file__).parents[1]
@@ -65,11 +65,41 @@ def test_a_comparison_that_is_kept_gives_the_same_table_and_a_page_anywhere(
     path.write_text(text)
     results.keep(folder, tmp_path / "docs" / "results" / "kept")
     kept = tmp_path / "docs" / "results" / "kept"
-    assert results.from_comparison(kept) == replace(results.from_comparison(folder), command="x --data faces.txt")
+    first, copied = (results.from_comparison(load_comparison(each)) for each in (folder, kept))
+    assert copied == replace(first, command="x --data faces.txt")
     assert "/somewhere" not in "".join(path.read_text() for path in kept.rglob("*") if path.is_file())
     assert not list(kept.rglob("*.png"))
     assert results.read_all(tmp_path / "docs")["kept"].rows
     assert '"curves":[{' in write_report(kept).read_text()
+
+
+def test_the_study_is_summed_up_from_its_cells(results: ModuleType) -> None:
+    """Against the files themselves, read anew."""
+    tables, cells = results.read_all(), dict[str, list[tuple[dict[str, Any], Path]]]()
+    for path in sorted((ROOT / "docs" / "results").glob("study-table-*/cells/*/cell.json")):
+        cell = json.loads(path.read_text())
+        if cell["status"] == "done" and cell["codebook_size"] and cell["seed"] == 0:
+            cells.setdefault(cell["method"], []).append((cell, path.with_name("metrics.jsonl")))
+    best = {row[0]: row[1:] for row in tables["study-best"].rows}
+    assert len(best) == len(cells)
+    assert [row[3] for row in tables["study-best"].rows] == sorted(row[3] for row in tables["study-best"].rows)
+    lowest, _ = min(cells["sim_vq"], key=lambda found: found[0]["values"]["rfid"])
+    assert best["SimVQ"][:2] == [lowest["codebook_size"], lowest["code_dim"]]
+    assert best["SimVQ"][2] == pytest.approx(lowest["values"]["rfid"], rel=1e-5)
+    cost = {tuple(row[:3]): row[3:] for row in tables["study-cost"].rows}
+    for cell, curve in cells["sim_vq"]:
+        level, seconds, steps, ms = cost[cell["codebook_size"], cell["code_dim"], "SimVQ"]
+        lines = [json.loads(line) for line in curve.read_text().splitlines()]
+        points = [(line["step"], line["val/psnr"]) for line in lines if "val/psnr" in line]
+        assert ms == pytest.approx(cell["ms_per_step"], abs=0.051)
+        if max(psnr for _, psnr in points) < level:
+            assert seconds == "never"
+            continue
+        (after, high) = next(point for point in points if point[1] >= level)
+        (before, low) = points[points.index((after, high)) - 1]
+        assert before < steps <= after
+        assert low + (high - low) * (steps - before) / (after - before) == pytest.approx(level, abs=1e-3)
+        assert seconds == pytest.approx(steps * ms / 1000, rel=0.02)
 
 
 def test_a_printed_table_comes_back_as_it_was(results: ModuleType) -> None:
@@ -88,7 +118,7 @@ def test_a_printed_table_comes_back_as_it_was(results: ModuleType) -> None:
 
 def test_a_comparison_is_taken_over(results: ModuleType, tmp_path: Path) -> None:
     folder = write_comparison(tmp_path / "x", sweep=None, seeds=(0, 1), images=1, size=16, trouble=False)
-    found = results.from_comparison(folder)
+    found = results.from_comparison(load_comparison(folder))
     results.save(found, tmp_path / "x.json")
     assert results.Results(**json.loads((tmp_path / "x.json").read_text())) == found
     assert found.columns[:2] == ["method", "kid"]
