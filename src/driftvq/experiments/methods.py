@@ -122,7 +122,6 @@ _VARIANTS = (
     _method("ns_vq_winners_alone", "NS-VQ, winners alone", "ablation", "ns_vq", parts=["winners"]),
     _method("ns_vq_no_winners", "NS-VQ, no winners", "ablation", "ns_vq", parts=_NO_WINNERS),
     _at_rest(_method("ns_vq_settled", "NS-VQ, at rest", "ablation", "ns_vq")),
-    _method("trans_vq_mlp_no_drift", "TransVQ-MLP, no drift", "ablation", "trans_vq", parts=_NO_DRIFT, **_MLP),
     _method("trans_vq_mlp_random", "TransVQ-MLP, random start", "ablation", "trans_vq", kmeans_init=False, **_MLP),
     _method("trans_vq_mlp_no_relocation", "TransVQ-MLP, no relocation", "ablation", "trans_vq", parts=_NO_MOVE, **_MLP),
     # Our defaults with another gradient estimator, as levels of a residual quantizer, and with another β.
