@@ -38,12 +38,14 @@ from driftvq.records.metric_table import METRICS, decimals, metric, written, wri
 from driftvq.records.runs import METRICS_FILE
 from driftvq.report import aggregate, load_comparison
 from driftvq.report.drawings import times_to_level
-from verdicts import verdicts
+from verdicts import PLACES, verdicts
 
 DOCS = Path(__file__).parents[1] / "docs"
 MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
 SPREAD = re.compile(r"(-?[\d.,]+) ± ([\d.,]+)")
+TABLES = ("table-3d", "table-64d")
+"""Recipes of Tables 2 and 3."""
 KEPT_EVERY = 200
 """Steps between the readings of a training that are kept."""
 PRINTED_DIGITS: dict[Hashable, int] = {"usage": 0, "lpips_alex": 3, ("imagenet", "rfid"): 3}
@@ -107,7 +109,7 @@ def study_best(study: Sequence[Comparison]) -> Results:
         places.setdefault(label, []).append((means, codes, dim, len(seeds)))
     best = sorted((min(found), label) for label, found in places.items())
     rows: list[list[Value]] = [
-        [label, codes, dim, *(_rounded(mean, None) for mean in means), seeds, f"{len(places[label])} of 6"]
+        [label, codes, dim, *(_rounded(mean, None) for mean in means), seeds, f"{len(places[label])} of {len(PLACES)}"]
         for (means, codes, dim, seeds), label in best
     ]
     return Results("Table 4", "", "", ["method", "K", "D", *metrics, "seeds", "places"], rows, listed=False)
@@ -119,7 +121,7 @@ def _by_place(study: Sequence[Comparison]) -> dict[tuple[str, int, int], list[Ce
     for comparison in study:
         labels = {method.name: method.label for method in comparison.methods}
         for cell in comparison.cells:
-            if cell.status == "done" and comparison.recipe in ("table-3d", "table-64d") and cell.codebook_size:
+            if cell.status == "done" and comparison.recipe in TABLES and cell.codebook_size:
                 found.setdefault((labels[cell.method], cell.codebook_size, cell.code_dim or 0), []).append(cell)
     return found
 
@@ -128,18 +130,21 @@ def study_cost(study: Sequence[Comparison]) -> Results:
     """How long each method trains until it has the PSNR that half of them have in the end, at each K and D."""
     rows: list[list[Value]] = []
     for comparison in study:
+        if comparison.recipe not in TABLES:
+            continue
         results = aggregate(comparison)
         reached = times_to_level(results)
         for row in results.rows:
             found = reached.get((row.method.name, row.point))
             cells = [cell for cell in row.done if cell.ms_per_step is not None]
-            if found is None or not cells:
+            if found is None or not cells or cells[0].codebook_size is None:
                 continue
             ms = statistics.fmean(cell.ms_per_step or 0.0 for cell in cells)
             after: list[Value] = ["never", None]
             if found.seconds is not None:
                 after = [round(found.seconds), round(1000 * found.seconds / ms)]
-            rows.append([int(str(row.point)), cells[0].code_dim, row.method.label, found.level, *after, round(ms, 1)])
+            where = [cells[0].codebook_size, cells[0].code_dim, row.method.label]
+            rows.append([*where, found.level, *after, round(ms, 1)])
     rows.sort(key=lambda row: (*row[:2], row[5] or math.inf))
     columns = ["K", "D", "method", "PSNR (dB) to reach", "seconds", "steps", "ms per step"]
     digits = {"ms per step": 0, "PSNR (dB) to reach": 2}
