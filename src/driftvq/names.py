@@ -30,6 +30,7 @@ def check_name(what: str, name: str, known: Iterable[str], listed_by: str | None
     names = list(known)
     if name not in names:
         near = nearest_names(name, names)[: None if listed_by is None else FEW]
+        near = [repr(one) if "," in one else one for one in near]
         rest = "" if listed_by is None else f"; all: {listed_by}"
         what = f"unknown {what}" if file is None else f"{file}: unknown {what}"
         raise ValueError(f"{what} {shortened(name)}; known, nearest first: {', '.join(near) or 'none'}{rest}")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from driftvq.data import BadImageError, ImageBatch, ImageSource, eval_batches, open_source, train_batches
+from driftvq.data import BadImageError, ImageBatch, ImageSource, eval_batches, open_source, rows, train_batches
 from driftvq.data.images import Pixels, fit_image, read_image
 from tests.data.files import encoded, fill, noise, smooth
 
@@ -46,6 +46,49 @@ def test_a_batch_depends_on_seed_and_step_alone(photos: ImageSource, workers: in
     for start in (1, 5):
         assert same(take(9 - start, photos, workers=workers, start_step=start), reference[start:])
     assert not same(take(9, photos, seed=4), reference)
+
+
+class Counting:
+    """Images of one shape, and how often each was read."""
+
+    def __init__(self, count: int, height: int, width: int) -> None:
+        self.problems: list[tuple[str, str]] = []
+        self.images = [smooth(height, width, number) for number in range(count)]
+        self.reads = [0] * count
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+    def read(self, index: int, min_side: int | None = None) -> Pixels:
+        self.reads[index] += 1
+        return self.images[index]
+
+
+@pytest.mark.parametrize("crop", ["center", "random"])
+def test_a_small_data_set_is_read_once(crop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And gives the batches that it gives without a memory."""
+    kept, read = Counting(6, 9, 14), Counting(6, 9, 14)
+    batches = take(12, kept, crop=crop)
+    assert kept.reads == [1] * 6
+    monkeypatch.setattr(rows, "KEPT_BYTES", 0)
+    assert same(take(12, read, crop=crop), batches)
+    assert read.reads == [8] * 6
+    assert not same(batches[:1], batches[3:4])  # another order, and other sides
+
+
+def test_no_more_is_kept_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Counting(6, 8, 40)
+    monkeypatch.setattr(rows, "KEPT_BYTES", 3 * 8 * 8 * 3 + 1)
+    batches = train_batches(source, size=8, batch_size=6, seed=0, crop="center")
+    for _, _ in zip(range(4), batches, strict=False):
+        pass
+    assert sorted(source.reads) == [1, 1, 1, 4, 4, 4]
+    kept = list(batches._rows._kept.values())  # type: ignore[union-attr]
+    assert [image.nbytes for image in kept] == [8 * 8 * 3] * 3
+    assert all(image.base is None for image in kept)  # not the middle of something larger, which would be kept too
 
 
 def test_iterating_again_starts_again(photos: ImageSource) -> None:

@@ -75,6 +75,7 @@ def test_the_papers_scale_is_the_published_setting(tmp_path):
     plan = make_plan(Request("table-64d", "paper", data=str(data)))
     config = plan.base
     assert (config.network, config.size, config.batch_size, config.learning_rate) == ("paper", 256, 16, 5e-4)
+    assert config.precision == "32-true"  # as the paper trains, whatever the machine
     assert config.steps == 40 * 64 // 16
     assert plan.evaluation == 6
     imagenet = make_plan(Request("imagenet", "paper", data=str(data))).base
@@ -112,6 +113,33 @@ def test_a_flag_wins_over_a_condition():
     plan = make_plan(Request("collapse-grid", **asked, codebook_size=(32,)))
     assert [(cell.point, cell.config.codebook_size) for cell in plan.cells] == [(None, 32)]
     assert plan.sweep is None
+
+
+def test_some_conditions_can_be_chosen():
+    asked = {"methods": ("ns_vq", "kmeans_afterwards", "autoencoder"), "seeds": 2, "evaluation": 8}
+    every = {cell.name: cell for cell in make_plan(Request("collapse-grid", **asked)).cells}
+    plan = make_plan(Request("collapse-grid", **asked, conditions=("K 64, D 3", "K 1024, D 64")))
+    assert all(every[cell.name] == cell for cell in plan.cells)  # as they are among all
+    chosen = [(cell.seed, cell.point) for cell in plan.cells if cell.method.name == "ns_vq"]
+    assert chosen == [(seed, point) for seed in (0, 1) for point in ("K 1024, D 64", "K 64, D 3")]
+    names = {cell.name for cell in plan.cells}
+    awaited = [cell.after for cell in plan.cells if cell.method.name == "kmeans_afterwards"]
+    assert len(awaited) == 4
+    assert names.issuperset(awaited)
+    assert set(plan.sweep.values) == {"D 64", "D 3", "K 1024, D 64", "K 64, D 3"}
+
+
+def test_a_condition_alone_goes_by_its_value():
+    plan = make_plan(Request("table-64d", methods=("vq",), conditions=("1024",)))
+    assert [(cell.point, cell.config.codebook_size) for cell in plan.cells] == [(1024, 1024)]
+    assert plan.sweep.field == "codebook_size"
+
+
+def test_unknown_conditions_are_refused_with_those_there_are():
+    with pytest.raises(ValueError, match=r"unknown condition 'K 64, D 4'; known, nearest first: 'K 64, D 64', 'K 64,"):
+        make_plan(Request("collapse-grid", methods=("vq",), seeds=1, evaluation=8, conditions=("K 64, D 4",)))
+    with pytest.raises(ValueError, match=r"nothing is varied here, so there is no condition to choose, got \['K 64'\]"):
+        make_plan(Request(conditions=("K 64",)))
 
 
 def test_a_condition_may_be_for_some_methods():

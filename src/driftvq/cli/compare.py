@@ -28,6 +28,7 @@ ARGUMENTS = (  # of every comparison; what is not given is the recipe's or the s
     arg("--data", metavar="SPEC", help=SOURCES),
     arg("--val-data", metavar="SPEC", help="images to evaluate on (default: held out from --data)"),
     arg("--methods", nargs="+", metavar="NAME", help="see driftvq reproduce --list; all: every one but variants"),
+    arg("--conditions", nargs="+", metavar="NAME", help="some of those that a recipe varies, such as 'K 64, D 3'"),
     number("--seeds", "seeds 0 to N-1 (default: the recipe's, or 1)"),
     arg("--scale", metavar="NAME", help=f"{', '.join(SCALES)} (default: {DEFAULT_SCALE})"),
     number("--codebook-size", "several: one after the other", nargs="+", metavar="K"),

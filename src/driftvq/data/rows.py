@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from driftvq.data.images import BadImageError, Pixels, Problems, fit_image
 from driftvq.data.sources import ImageSource
@@ -56,6 +56,7 @@ def permutation(count: int, seed: int, epoch: int, block_ends: NDArray[np.int64]
 
 
 MAX_TRIES = 1000  # unreadable images in a row that end the training: the data is broken, and to go on looks like a hang
+KEPT_BYTES = 1 << 28  # of decoded images that the processes of a loader keep together: a small data set is read once
 REDUCING_GAP = 2  # large JPEGs are decoded at a reduced size, at least so many times the wanted one; then comes Lanczos
 
 
@@ -84,6 +85,8 @@ class TrainRows(Dataset[Part]):
 
     def __post_init__(self) -> None:
         self.order = Order(len(self.source), self.seed, getattr(self.source, "block_ends", None))
+        self._kept: dict[int, Pixels] = {}
+        self._kept_bytes = 0
 
     def __getitem__(self, step: int) -> Part:
         part = Part([], [], [])
@@ -99,8 +102,7 @@ class TrainRows(Dataset[Part]):
         for index in self.order.candidates(position, tries):
             name = self.source.name(index)
             try:
-                image = self.source.read(index, REDUCING_GAP * self.size)
-                part.images.append(fit_image(image, self.size, self.crop, self.flip, rng))
+                part.images.append(fit_image(self._read(index), self.size, self.crop, self.flip, rng))
                 part.names.append(name)
                 return None
             except BadImageError as bad:
@@ -108,6 +110,23 @@ class TrainRows(Dataset[Part]):
                 if self.strict:
                     return f"cannot read {name}: {bad.reason}"
         return f"{tries} images in a row cannot be read, the last one, {name}: {part.skipped[-1][1]}"
+
+    def _read(self, index: int) -> Pixels:
+        """The image, from memory once it was read; what no longer fits there is read each time.
+
+        Nothing makes room for another one: in orders that have every image once, the first that came are as good.
+        """
+        if (kept := self._kept.get(index)) is not None:
+            return kept
+        image = self.source.read(index, REDUCING_GAP * self.size)
+        if self.crop == "center":  # where nothing is drawn but the flip, which comes later
+            image = fit_image(image, self.size)
+        image = image if image.base is None else image.copy()  # a view would keep all that it is a part of
+        worker = get_worker_info()
+        if self._kept_bytes + image.nbytes <= KEPT_BYTES // (1 if worker is None else worker.num_workers):
+            self._kept[index] = image
+            self._kept_bytes += image.nbytes
+        return image
 
 
 @dataclass(eq=False)

@@ -100,7 +100,11 @@ class Scale:
 
 _SMOKE = {"network": "small", "size": 32, "steps": 2, "batch_size": 4, "code_dim": 3, "codebook_size": 32}
 _MOST = {"codebook_size": 32, "code_dim": 4, "batch_size": 4, "size": 32, "warm_up": 1, "evaluation": 8, "seeds": 1}
-_PAPER = {"epochs": 40.0, "batch_size": 16, "learning_rate": 5e-4, "crop": "center", "flip": False}
+# In float32, as the paper trains, whatever else the hardware could: what is found must not hang on the machine.
+_PAPER = {
+    **{"epochs": 40.0, "batch_size": 16, "learning_rate": 5e-4, "crop": "center", "flip": False},
+    "precision": "32-true",
+}
 _RARELY = {"val_every": 1000, "checkpoint_every": 1000}
 _PAPER_METRICS = ("rfid", "lpips_alex", "ssim", "psnr", "kid", "ms_ssim", "usage", "perplexity")
 
@@ -143,6 +147,7 @@ class Request:
     data: str | None = None
     val_data: str | None = None
     methods: tuple[str, ...] | None = None
+    conditions: tuple[str, ...] | None = None
     seeds: int | None = None
     codebook_size: tuple[int, ...] | None = None
     code_dim: int | None = None

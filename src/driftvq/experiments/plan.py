@@ -83,7 +83,7 @@ def make_plan(request: Request) -> Plan:
     train = len(open_images(first, "train"))
     evaluation, held_out = _evaluation(plan, first)
     plan = replace(plan, train=train, evaluation=evaluation, held_out=held_out)
-    cells = tuple(_cells(plan, conditions))
+    cells = _chosen(tuple(_cells(plan, conditions)), request.conditions)
     return replace(plan, cells=cells, sweep=_sweep(conditions, cells))
 
 
@@ -157,6 +157,19 @@ def _cells(plan: Plan, conditions: tuple[Condition, ...]) -> Iterator[CellPlan]:
                 after = awaits and _name(awaits, config, seed, has_codebook=False, change=change)
                 point = BASE if len(conditions) > 1 and not condition.settings else design.name_of(change, alone)
                 yield CellPlan(name, method, point, seed, config, after)
+
+
+def _chosen(cells: tuple[CellPlan, ...], conditions: Sequence[str] | None) -> tuple[CellPlan, ...]:
+    """The cells of these conditions, and those that they wait for; of all if none are named."""
+    if conditions is None:
+        return cells
+    known = list(dict.fromkeys(str(cell.point) for cell in cells if cell.point is not None))
+    if not known:
+        raise ValueError(f"nothing is varied here, so there is no condition to choose, got {list(conditions)}")
+    wanted = {check_name("condition", name, known) for name in conditions}
+    kept = [cell for cell in cells if str(cell.point) in wanted]
+    awaited = {cell.after for cell in kept}
+    return tuple(cell for cell in cells if cell in kept or cell.name in awaited)
 
 
 def _config(plan: Plan, method: Method, change: Mapping[str, Any], seed: int) -> TrainConfig:
