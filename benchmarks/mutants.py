@@ -257,7 +257,8 @@ def draw(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
 
 def write_report(verdicts: list[tuple[Mutant, bool]], possible: int, command: str) -> None:
     """The rows of docs/results/mutants.json; in a process of its own, which may load driftvq."""
-    from results import DOCS, Results, Value, outdated, save
+    from results import DOCS, outdated
+    from tables import Results, Value, save
 
     folders: dict[str, list[int]] = {}
     for mutant, noticed in verdicts:

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
-from results import DOCS, Results, Value, outdated, read_all, save
+from results import DOCS, outdated, read_all
+from tables import Results, Value, save
 
 NAME, COMMAND = "reliability", "make reliability"
 COLUMNS = ["what", "tried", "held", "seconds"]

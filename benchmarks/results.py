@@ -16,68 +16,29 @@ what the paper reports of a recipe. docs/results.md has all tables that are mark
 import argparse
 import hashlib
 import json
-import math
 import re
 import shlex
-import statistics
 import sys
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from PIL import Image
 
 from driftvq.experiments.methods import METHODS as KNOWN_METHODS
 from driftvq.experiments.recipes import RECIPES
-from driftvq.files import read_object, read_records, replacing, write_text
+from driftvq.files import read_object, replacing, write_text
 from driftvq.names import check_name
-from driftvq.records.codec import write_record
-from driftvq.records.comparisons import CELLS, COMPARISON_FILE, Cell, Comparison, write_cell
-from driftvq.records.metric_table import METRICS, decimals, metric, written, written_spread
-from driftvq.records.runs import METRICS_FILE
-from driftvq.report import aggregate, load_comparison
-from driftvq.report.drawings import times_to_level
-from verdicts import PLACES, verdicts
+from driftvq.records.comparisons import COMPARISON_FILE, Comparison, load_comparison
+from driftvq.report import aggregate
+from regret import regret_table
+from study import keep, summaries
+from tables import Results, Value, from_text, joined, mean_of, render, render_across, rounded, save
 
 DOCS = Path(__file__).parents[1] / "docs"
 MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-ARROWS = {"lower": " ↓", "higher": " ↑", None: ""}
-SPREAD = re.compile(r"(-?[\d.,]+) ± ([\d.,]+)")
-TABLES = ("table-3d", "table-64d")
-"""Recipes of Tables 2 and 3."""
-KEPT_EVERY = 200
-"""Steps between the readings of a training that are kept."""
 PRINTED_DIGITS: dict[Hashable, int] = {"usage": 0, "lpips_alex": 3, ("imagenet", "rfid"): 3}
 """Digits behind the point in the paper's tables, or in one of them, where they are not two."""
-PRINTED = {"at step 300": "usage@300", "PSNR": "psnr", "LPIPS": "lpips_alex", "rFID": "rfid"}
-"""Headings of printed tables that are metrics by another name; a metric's own name is known."""
-
-Value = str | int | float | list[float] | None
-"""A text, a number, mean and standard deviation over seeds, or nothing."""
-
-
-@dataclass(frozen=True)
-class Results:
-    """A table of numbers and where they come from.
-
-    Attributes:
-        title: for readers.
-        command: what gives these numbers.
-        about: data, scale, n, seeds, and what differs from the present code.
-        columns: names of metrics (:data:`METRICS`) or headings.
-        rows: one value for each column.
-        digits: behind the point, where they differ from the metric's own.
-        listed: whether docs/results.md shows it.
-    """
-
-    title: str
-    command: str
-    about: str
-    columns: list[str]
-    rows: list[list[Value]]
-    digits: dict[str, int] = field(default_factory=dict)
-    listed: bool = True
 
 
 def read_all(docs: Path = DOCS) -> dict[str, Results]:
@@ -86,69 +47,7 @@ def read_all(docs: Path = DOCS) -> dict[str, Results]:
     kept = {path.parent.name: load_comparison(path.parent) for path in (docs / "results").glob(f"*/{COMPARISON_FILE}")}
     found |= {name: from_comparison(kept[name]) for name in sorted(kept)}
     study = [kept[name] for name in sorted(kept) if name.startswith("study-")]
-    found |= {"study-verdicts": study_verdicts(study), "study-best": study_best(study), "study-cost": study_cost(study)}
-    return found | {f"{name}-published": results for name, results in published().items()}
-
-
-def study_verdicts(study: Sequence[Comparison]) -> Results:
-    """What the study says of each claim of the paper."""
-    found = verdicts(cell for comparison in study for cell in comparison.cells)
-    rows: list[list[Value]] = []
-    for number, (sentence, *rest) in enumerate(found):
-        rows.append([None if number and found[number - 1][0] == sentence else sentence, *rest])
-    return Results("Verdicts", "", "", ["the paper says", "of", "verdict", "numbers"], rows, listed=False)
-
-
-def study_best(study: Sequence[Comparison]) -> Results:
-    """Table 4: every method at that of its places where its rFID, the mean over seeds, is lowest; the best first."""
-    metrics = ["rfid", "lpips_alex", "ssim"]
-    places: dict[str, list[tuple[list[float], int, int, int]]] = {}
-    for (label, codes, dim), cells in _by_place(study).items():
-        seeds = list({cell.seed: cell for cell in cells}.values())
-        means = [statistics.fmean(cell.values[name] for cell in seeds) for name in metrics]
-        places.setdefault(label, []).append((means, codes, dim, len(seeds)))
-    best = sorted((min(found), label) for label, found in places.items())
-    rows: list[list[Value]] = [
-        [label, codes, dim, *(_rounded(mean, None) for mean in means), seeds, f"{len(places[label])} of {len(PLACES)}"]
-        for (means, codes, dim, seeds), label in best
-    ]
-    return Results("Table 4", "", "", ["method", "K", "D", *metrics, "seeds", "places"], rows, listed=False)
-
-
-def _by_place(study: Sequence[Comparison]) -> dict[tuple[str, int, int], list[Cell]]:
-    """The finished cells of Tables 2 and 3 by the method's label, K and D."""
-    found: dict[tuple[str, int, int], list[Cell]] = {}
-    for comparison in study:
-        labels = {method.name: method.label for method in comparison.methods}
-        for cell in comparison.cells:
-            if cell.status == "done" and comparison.recipe in TABLES and cell.codebook_size:
-                found.setdefault((labels[cell.method], cell.codebook_size, cell.code_dim or 0), []).append(cell)
-    return found
-
-
-def study_cost(study: Sequence[Comparison]) -> Results:
-    """How long each method trains until it has the PSNR that half of them have in the end, at each K and D."""
-    rows: list[list[Value]] = []
-    for comparison in study:
-        if comparison.recipe not in TABLES:
-            continue
-        results = aggregate(comparison)
-        reached = times_to_level(results)
-        for row in results.rows:
-            found = reached.get((row.method.name, row.point))
-            cells = [cell for cell in row.done if cell.ms_per_step is not None]
-            if found is None or not cells or cells[0].codebook_size is None:
-                continue
-            ms = statistics.fmean(cell.ms_per_step or 0.0 for cell in cells)
-            after: list[Value] = ["never", None]
-            if found.seconds is not None:
-                after = [round(found.seconds), round(1000 * found.seconds / ms)]
-            where = [cells[0].codebook_size, cells[0].code_dim, row.method.label]
-            rows.append([*where, found.level, *after, round(ms, 1)])
-    rows.sort(key=lambda row: (*row[:2], row[5] or math.inf))
-    columns = ["K", "D", "method", "PSNR (dB) to reach", "seconds", "steps", "ms per step"]
-    digits = {"ms per step": 0, "PSNR (dB) to reach": 2}
-    return Results("What it costs", "", "", columns, rows, digits, listed=False)
+    return found | summaries(study) | {f"{name}-published": results for name, results in published().items()}
 
 
 def published() -> dict[str, Results]:
@@ -170,14 +69,6 @@ def published() -> dict[str, Results]:
     return found
 
 
-def save(results: Results, path: Path) -> None:
-    """Compact: one line per row."""
-    about = {name: value for name, value in asdict(results).items() if name != "rows"}
-    lines = [f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}," for name, value in about.items()]
-    rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in results.rows)
-    write_text(path, "{\n" + "\n".join(lines) + f'\n"rows": [\n{rows}\n]\n}}\n')
-
-
 def from_comparison(comparison: Comparison) -> Results:
     """The results of `driftvq compare` or `reproduce`."""
     results = aggregate(comparison)
@@ -188,7 +79,7 @@ def from_comparison(comparison: Comparison) -> Results:
         values: list[Value] = []
         for name in results.columns:
             found = row.values.get(name)
-            values.append(None if found is None else _rounded(found.mean, found.spread))
+            values.append(None if found is None else rounded(found.mean, found.spread))
         rows.append([row.method.label, *([row.point] if sweep else []), *values, len(row.done)])
     data, config = comparison.data, comparison.config
     facts = [f"{data['source']}, {data['train']:,} images to train on, n = {data['evaluation']}, {data['size']} px"]
@@ -197,73 +88,6 @@ def from_comparison(comparison: Comparison) -> Results:
     facts += [f"usage over {cell.usage_over}" for cell in comparison.cells[:1] if cell.usage_over]
     columns = ["method", *([sweep.label] if sweep else []), *results.columns, "seeds"]
     return Results(comparison.title, comparison.command, "; ".join(facts) + ".", columns, rows)
-
-
-def keep(folder: Path, place: Path, title: str | None = None) -> None:
-    """Copy what a report needs of the finished cells, without images, codes and the paths of this machine."""
-    comparison = load_comparison(folder)
-    sources = [str(comparison.request.get(name)) for name in ("data", "val_data") if comparison.request.get(name)]
-    command = comparison.command
-    for source in sources:
-        command = command.replace(source, Path(source).name)
-    shorter = {source: Path(source).name for source in sources}
-    texts: dict[str, Any] = {
-        name: _renamed(getattr(comparison, name), shorter) for name in ("data", "request", "config")
-    }
-    place.mkdir(parents=True, exist_ok=True)
-    named = replace(comparison, title=title or comparison.title, command=command, **texts)
-    write_record(place / COMPARISON_FILE, named)
-    for cell in comparison.cells:
-        if cell.status in ("done", "failed"):
-            copy = replace(cell, folder=place / CELLS / cell.folder.name, config=_renamed(cell.config, shorter))
-            copy.folder.mkdir(parents=True, exist_ok=True)
-            write_cell(copy)
-            records = [one for one in read_records(cell.folder / METRICS_FILE) if one["step"] % KEPT_EVERY == 0]
-            write_text(copy.folder / METRICS_FILE, "".join(json.dumps(_shortened(one)) + "\n" for one in records))
-
-
-def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {key: names.get(value, value) if isinstance(value, str) else value for key, value in values.items()}
-
-
-def _shortened(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in record.items()}
-
-
-def from_text(text: str, title: str, command: str, about: str) -> Results:
-    """The first table of a Markdown text."""
-    lines = [line.strip() for line in text.splitlines() if line.strip().startswith("|")]
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    if len(cells) < 3 or len({len(line) for line in cells}) != 1:
-        raise ValueError(f"the text must hold one Markdown table with rows of one length, got {len(lines)} lines of it")
-    columns = [PRINTED.get(name, name) for name in cells[0]]
-    rows = [[_parsed(cell) for cell in line] for line in cells[2:]]
-    digits = {}
-    for place, name in enumerate(columns):
-        printed = [found for line in cells[2:] for found in re.findall(r"^-?[\d,]+\.(\d+)(?= ±|$)", line[place])]
-        if printed:
-            digits[name] = max(map(len, printed)) - (2 if metric(name).percent else 0)
-    return Results(title, command, about, columns, rows, digits)
-
-
-def render(results: Results, wanted: Mapping[str, Sequence[str]] | None = None, columns: Sequence[str] = ()) -> str:
-    """A Markdown table of the rows whose columns have the wanted values."""
-    for name in (*(wanted or {}), *columns):
-        check_name("column", name, results.columns)
-    kept = [
-        row
-        for row in results.rows
-        if all(_text(row[results.columns.index(name)]) in texts for name, texts in (wanted or {}).items())
-    ]
-    if not kept:
-        raise ValueError(f"no row of {results.title!r} has {wanted}")
-    fixed = [name for name, texts in (wanted or {}).items() if len(texts) == 1]
-    places = [results.columns.index(name) for name in columns or results.columns if columns or name not in fixed]
-    places = [place for place in places if any(row[place] is not None for row in kept)]
-    headings = [_heading(results.columns[place]) for place in places]
-    body = [[_cell(results, place, row[place]) for place in places] for row in kept]
-    aligned = ["---" if any(isinstance(row[place], str) for row in kept) else "---:" for place in places]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [headings, aligned, *body]) + "\n"
 
 
 def rendered(text: str, everything: Mapping[str, Results]) -> str:
@@ -285,118 +109,6 @@ def rendered(text: str, everything: Mapping[str, Results]) -> str:
         return found[1] + table + found[3]
 
     return MARKED.sub(filled, text)
-
-
-def joined(tables: Sequence[Results]) -> Results:
-    """The rows of all, in the columns of the first."""
-    rows = list(tables[0].rows)
-    for other in tables[1:]:
-        place = {name: other.columns.index(name) for name in tables[0].columns if name in other.columns}
-        rows += [[row[place[name]] if name in place else None for name in tables[0].columns] for row in other.rows]
-    return replace(tables[0], rows=rows)
-
-
-def render_across(results: Results, across: str, wanted: Mapping[str, Sequence[str]], columns: Sequence[str]) -> str:
-    """A Markdown table with a row per method and a column per value of ``across``."""
-    for name in (across, *wanted, *columns):
-        check_name("column", name, results.columns)
-    at, method = results.columns.index(across), results.columns.index("method")
-    cells: dict[tuple[str, str], str] = {}
-    for row in results.rows:
-        if all(_text(row[results.columns.index(name)]) in texts for name, texts in wanted.items()):
-            values = [_cell(results, place, row[place]) for place in map(results.columns.index, columns)]
-            cells.setdefault((_text(row[method]), _text(row[at])), " / ".join(values))
-    if not cells:
-        raise ValueError(f"no row of {results.title!r} has {dict(wanted)}")
-    methods, points = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))
-    points.sort(key=lambda text: (not text.isdecimal(), int(text) if text.isdecimal() else 0))
-    short = across.split()[-1]
-    lines = [["method", *(f"{short} = {point}" for point in points)], ["---"] * (len(points) + 1)]
-    lines += [[name, *(cells.get((name, point), "") for point in points)] for name in methods]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-class Regret(NamedTuple):
-    """Over the conditions in which a method was run: the mean and the largest distance to the best method of each.
-
-    A condition in which it failed makes both infinite.
-    """
-
-    mean: float
-    worst: float
-    where: Hashable
-    conditions: int
-
-
-def regrets(values: Mapping[Hashable, Mapping[str, float | None]], name: str) -> dict[str, Regret]:
-    """The regrets of all methods.
-
-    ``r_mc = |v_mc - best_m' v_m'c|``; mean and maximum over the conditions c.
-
-    >>> regrets({"small": {"a": 20.0, "b": 21.0}, "large": {"a": 24.0, "b": 22.0}}, "psnr")["b"]
-    Regret(mean=1.0, worst=2.0, where='large', conditions=2)
-
-    Args:
-        values: of the metric, by condition and method; None where it failed.
-        name: of the metric, which says what is better.
-
-    Returns:
-        By method, the smallest worst case first. Behind them those that were run in fewer conditions: they may be worse
-        than what is known of them.
-    """
-    better = metric(name).better
-    if better is None:
-        raise ValueError(f"no value of {name!r} is better than another, so there is no regret")
-    pick = max if better == "higher" else min
-    away: dict[str, dict[Hashable, float]] = {}
-    for condition, found in values.items():
-        if all(value is None for value in found.values()):
-            continue
-        best = pick(value for value in found.values() if value is not None)
-        for method, value in found.items():
-            away.setdefault(method, {})[condition] = math.inf if value is None else abs(value - best)
-    each = {method: _regret(of) for method, of in away.items()}
-    return dict(sorted(each.items(), key=lambda item: (-item[1].conditions, item[1].worst, item[1].mean)))
-
-
-def _regret(away: Mapping[Hashable, float]) -> Regret:
-    where = max(away, key=lambda condition: away[condition])
-    return Regret(math.fsum(away.values()) / len(away), away[where], where, len(away))
-
-
-def regret_table(tables: Sequence[Results], names: Sequence[str]) -> Results:
-    """Mean and worst distance of every method to the best one of each condition; smallest worst case first."""
-    columns: list[str] = ["method"]
-    rows: dict[str, list[Value]] = {}
-    digits: dict[str, int] = {}
-    for name in names:
-        label, places = metric(name).heading, tables[0].digits.get(name, metric(name).decimals or 4)
-        columns += [f"{label}, mean regret", f"{label}, worst", f"{label}, worst at"]
-        digits |= dict.fromkeys(columns[-3:-1], places)
-        found = regrets(_by_condition(tables, name), name)
-        for method, of in found.items():
-            rows.setdefault(method, [method]).extend([of.mean, of.worst, str(of.where)])
-    if len({of.conditions for of in found.values()}) > 1:
-        columns.append("conditions")
-        for method, row in rows.items():
-            row.append(found[method].conditions)
-    return Results(tables[0].title, tables[0].command, tables[0].about, columns, list(rows.values()), digits)
-
-
-def _by_condition(tables: Sequence[Results], name: str) -> dict[Hashable, dict[str, float | None]]:
-    """The values of a metric by condition, which is what the columns say that are no metric, and method."""
-    values: dict[Hashable, dict[str, float | None]] = {}
-    for number, results in enumerate(tables):
-        fixed = [c for c in results.columns if c not in ("method", "seeds") and c.partition("@")[0] not in METRICS]
-        for row in results.rows:
-            cells = dict(zip(results.columns, row, strict=True))
-            words = [str(cells[c]) if isinstance(cells[c], str) else f"{c} {cells[c]:g}" for c in fixed]
-            condition = ", ".join(words + ([results.title] if number or not words else []))
-            if cells[name] is not None and cells.get("usage", 1) is None:
-                continue  # without codes it is no contestant
-            found = None if cells[name] is None else _mean(cells[name])
-            values.setdefault(condition, {})[str(cells["method"])] = found
-    return values
 
 
 def results_page(everything: Mapping[str, Results]) -> str:
@@ -429,7 +141,7 @@ def draw(results: Results, place: Path) -> None:
     methods = list(dict.fromkeys(str(row[at["method"]]) for row in rows))
     for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
         for number, method in enumerate(methods):
-            points = sorted((row[at["K"]], _mean(row[at[name]])) for row in rows if row[at["method"]] == method)
+            points = sorted((row[at["K"]], mean_of(row[at[name]])) for row in rows if row[at["method"]] == method)
             ours = "NSVQ" in method or "TransVQ" in method
             style = {"color": COLOURS[number % len(COLOURS)], "linewidth": 2.5 if ours else 1.2, "marker": "o"}
             axes.plot(*zip(*points, strict=True), label=method, linestyle="-" if number < 8 else "--", **style)
@@ -472,55 +184,6 @@ def _drawn_from(figure: Path) -> str | None:
         return None
     with Image.open(figure) as image:
         return str(image.info.get("Data"))
-
-
-def _heading(name: str) -> str:
-    known = metric(name)
-    return f"{known.heading}{ARROWS[known.better]}" if name.partition("@")[0] in METRICS else name
-
-
-def _cell(results: Results, place: int, value: Value) -> str:
-    name = results.columns[place]
-    if value is None or isinstance(value, str):
-        return _text(value)
-    if name.partition("@")[0] not in METRICS:
-        digits = results.digits.get(name, 0)
-        parts = value if isinstance(value, list) else [value]
-        return " ± ".join(f"{part:,.{digits}f}" if part >= 10_000 else f"{part:.{digits}f}" for part in parts)
-    means = [_mean(row[place]) for row in results.rows if not isinstance(row[place], str) and row[place] is not None]
-    digits = results.digits.get(name, decimals(name, means))
-    if isinstance(value, list):
-        return f"{written(name, value[0], digits)} ± {written_spread(name, value[1], digits)}"
-    return written(name, value, digits)
-
-
-def _text(value: Value) -> str:
-    if isinstance(value, list):
-        return f"{value[0]:g} ± {value[1]:g}"
-    return "" if value is None else str(value)
-
-
-def _mean(value: Any) -> float:
-    return float(value[0] if isinstance(value, list) else value)
-
-
-def _rounded(mean: float, spread: float | None) -> Value:
-    return float(f"{mean:.6g}") if spread is None else [float(f"{mean:.6g}"), float(f"{spread:.3g}")]
-
-
-def _parsed(text: str) -> Value:
-    """A number, mean and spread, or the text as it is."""
-    spread = SPREAD.fullmatch(text)
-    if spread:
-        return [float(part.replace(",", "")) for part in spread.groups()]
-    try:
-        return int(text.replace(",", ""))
-    except ValueError:
-        pass
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        return text or None
 
 
 def main() -> None:

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks.results import regrets
+from benchmarks.regret import regrets
 
 
 def test_regrets_are_the_distances_to_the_best_of_each_condition() -> None:

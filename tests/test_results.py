@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmarks.regret import by_condition, regrets
 
 from driftvq.report import load_comparison, write_report
 from tests.report.synthetic import write_comparison
@@ -21,6 +22,13 @@ def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import results
 
     return results
+
+
+@pytest.fixture
+def tables(results: ModuleType) -> ModuleType:
+    import tables
+
+    return tables
 
 
 @pytest.fixture
@@ -73,6 +81,33 @@ def test_a_comparison_that_is_kept_gives_the_same_table_and_a_page_anywhere(
     assert '"curves":[{' in write_report(kept).read_text()
 
 
+def test_runs_that_are_kept_together_are_one_comparison(results: ModuleType, tmp_path: Path) -> None:
+    kept, runs = tmp_path / "kept", {}
+    for name, sweep, seeds in (("a", (64, 1024), (0,)), ("b", (1024, 8192), (0, 1))):
+        runs[name] = write_comparison(tmp_path / name, sweep=sweep, seeds=seeds, images=1, size=16, shift=len(runs))
+        path = runs[name] / "comparison.json"
+        request = {"data": "faces.txt", "methods": ["vq"], "codebook_size": sweep}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"request": request}))
+        results.keep(runs[name], kept)
+    found, a, b = (load_comparison(folder) for folder in (kept, *runs.values()))
+    assert found.sweep.values == (64, 1024, 8192)
+    assert found.seeds == (0, 1)
+    assert "--codebook-size 64 1024 8192" in found.command
+    assert "--seeds 2" in found.command
+    assert found.title == a.title
+    all_of, of_a, of_b = ({cell.place: cell.values for cell in run.cells if cell.values} for run in (found, a, b))
+    assert all_of == of_a | of_b  # of two cells at one place, the newer one
+    assert {cell.status for cell in found.cells} == {"done", "failed"}  # and none that is still to be made
+    before = {path: path.read_bytes() for path in kept.rglob("*.json*")}
+    results.keep(runs["b"], kept)
+    assert {path: path.read_bytes() for path in kept.rglob("*.json*")} == before
+    path = runs["b"] / "comparison.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"environment": {"cpu": "another"}}))
+    with pytest.raises(ValueError, match=r"kept has environment .*, the run \{'cpu': 'another'\}; keep it in a folder"):
+        results.keep(runs["b"], kept)
+    assert {path: path.read_bytes() for path in kept.rglob("*.json*")} == before
+
+
 def test_the_study_is_summed_up_from_its_cells(results: ModuleType) -> None:
     """Against the files themselves, read anew."""
     tables, places = results.read_all(), dict[str, dict[tuple[int, int], dict[int, tuple[dict[str, Any], Path]]]]()
@@ -108,25 +143,25 @@ def test_the_study_is_summed_up_from_its_cells(results: ModuleType) -> None:
         assert seconds == pytest.approx(steps * ms / 1000, rel=0.02)
 
 
-def test_a_printed_table_comes_back_as_it_was(results: ModuleType) -> None:
+def test_a_printed_table_comes_back_as_it_was(tables: ModuleType) -> None:
     text = "| method | N | PSNR | usage | note |\n| --- | ---: | ---: | ---: | --- |\n"
     text += "| VQ | 1024 | 20.50 ± 0.25 | 0.125 | ≤ 3 ✓ |\n| EMA |  | 21.00 | 1.000 |  |\n"
-    found = results.from_text(text, "t", "c", "a")
+    found = tables.from_text(text, "t", "c", "a")
     assert found.columns == ["method", "N", "psnr", "usage", "note"]
     assert found.rows == [["VQ", 1024, [20.5, 0.25], 0.125, "≤ 3 ✓"], ["EMA", None, 21.0, 1.0, None]]
-    rendered = results.render(found).splitlines()
+    rendered = tables.render(found).splitlines()
     assert rendered[0] == "| method | N | PSNR (dB) ↑ | Usage ↑ | note |"
     assert rendered[2:] == ["| VQ | 1024 | 20.50 ± 0.25 | 12.5% | ≤ 3 ✓ |", "| EMA |  | 21.00 | 100.0% |  |"]
-    assert len(results.render(found, {"method": ["EMA"]}).splitlines()) == 3
+    assert len(tables.render(found, {"method": ["EMA"]}).splitlines()) == 3
     with pytest.raises(ValueError, match="unknown column 'psnrr'; known, nearest first: psnr"):
-        results.render(found, columns=["psnrr"])
+        tables.render(found, columns=["psnrr"])
 
 
-def test_a_comparison_is_taken_over(results: ModuleType, tmp_path: Path) -> None:
+def test_a_comparison_is_taken_over(results: ModuleType, tables: ModuleType, tmp_path: Path) -> None:
     folder = write_comparison(tmp_path / "x", sweep=None, seeds=(0, 1), images=1, size=16, trouble=False)
     found = results.from_comparison(load_comparison(folder))
-    results.save(found, tmp_path / "x.json")
-    assert results.Results(**json.loads((tmp_path / "x.json").read_text())) == found
+    tables.save(found, tmp_path / "x.json")
+    assert tables.Results(**json.loads((tmp_path / "x.json").read_text())) == found
     assert found.columns[:2] == ["method", "kid"]
     assert len(found.rows) == 8
     cells = [json.loads(path.read_text()) for path in folder.glob("cells/sim_vq--None--seed*/cell.json")]
@@ -136,10 +171,10 @@ def test_a_comparison_is_taken_over(results: ModuleType, tmp_path: Path) -> None
     assert "n = 256" in found.about
 
 
-def test_each_size_has_a_column_and_the_rows_of_another_file_fill_in(results: ModuleType) -> None:
+def test_each_size_has_a_column_and_the_rows_of_another_file_fill_in(results: ModuleType, tables: ModuleType) -> None:
     columns = ["method", "codebook size K", "psnr", "usage"]
-    first = results.Results("t", "c", "a", columns, [["A", 1024, 20.0, 0.5], ["A", 64, 19.0, 1.0]], {"usage": 0})
-    other = results.Results("o", "c", "a", ["usage", *columns[:3]], [[0.25, "B", 64, 18.0], [0.75, "A", 64, 17.0]])
+    first = tables.Results("t", "c", "a", columns, [["A", 1024, 20.0, 0.5], ["A", 64, 19.0, 1.0]], {"usage": 0})
+    other = tables.Results("o", "c", "a", ["usage", *columns[:3]], [[0.25, "B", 64, 18.0], [0.75, "A", 64, 17.0]])
     everything = {"first": first, "other": other}
     marked = '<!-- results: first with=other "across=codebook size K" columns=psnr,usage{} -->\n<!-- end -->'
     page = results.rendered(marked.format(""), everything).splitlines()
@@ -149,6 +184,12 @@ def test_each_size_has_a_column_and_the_rows_of_another_file_fill_in(results: Mo
         "| A | 19.00 / 100% | 20.00 / 50% |",
         "| B | 18.00 / 25% |  |",
     ]
+    lines = results.rendered(
+        marked.replace(' "across=codebook size K" columns=psnr,usage{}', ""), everything
+    ).splitlines()
+    assert [line.split(" | ")[:3] for line in lines[3:6]] == [
+        ["| A", "1024", "20.00"], ["| A", "64", "19.00"], ["| B", "64", "18.00"],
+    ]  # fmt: skip
     assert "| A |" not in results.rendered(marked.format(" method=B"), everything)
     with pytest.raises(ValueError, match="no row of 't' has"):
         results.rendered(marked.format(" method=C"), everything)
@@ -160,11 +201,13 @@ def test_the_papers_numbers_are_those_of_the_recipes(results: ModuleType) -> Non
     assert "| SimVQ | 0.93 | 0.017 | 14.37 |" in page
 
 
-def test_regrets_are_over_the_conditions_of_all_files_and_of_methods_with_codes(results: ModuleType) -> None:
+def test_regrets_are_over_the_conditions_of_all_files_and_of_methods_with_codes(
+    results: ModuleType, tables: ModuleType
+) -> None:
     columns = ["K", "method", "usage", "psnr", "seeds"]
-    first = results.Results("t", "c", "a", columns, [[64, "A", 1.0, 20.0, 1], [64, "B", 1.0, [21.0, 0.1], 1]])
+    first = tables.Results("t", "c", "a", columns, [[64, "A", 1.0, 20.0, 1], [64, "B", 1.0, [21.0, 0.1], 1]])
     first.rows.append([64, "no codes", None, 40.0, 1])
-    other = results.Results("photographs", "c", "a", columns[1:], [["A", 0.5, 30.0, 1], ["B", 0.5, 28.5, 1]])
+    other = tables.Results("photographs", "c", "a", columns[1:], [["A", 0.5, 30.0, 1], ["B", 0.5, 28.5, 1]])
     everything = {"first": first, "other": other}
     page = results.rendered("<!-- results: first regret=psnr with=other -->\n<!-- end -->", everything).splitlines()
     assert page[1] == "| method | PSNR (dB), mean regret | PSNR (dB), worst | PSNR (dB), worst at |"
@@ -206,7 +249,7 @@ def test_the_numbers_of_the_readme_are_those_of_the_results(results: ModuleType)
     assert value("launches-training", "host reads", "ns_vq") == 0
     assert value("launches-training", "host reads", "peer EMA") == 3
     assert f"{ours} operators without a host read, its {theirs} with three" in text
-    found = results.regrets(results._by_condition([tables["collapse-regret"]], "psnr"), "psnr")
+    found = regrets(by_condition([tables["collapse-regret"]], "psnr"), "psnr")
     ours, tuned, usual = (found[name] for name in ("NS-VQ (driftvq)", names[3], names[2]))
     each = [f"{of.mean:.2f} and {of.worst:.2f} dB" for of in (ours, tuned, usual)]
     assert f"| {each[0]} | tuned to batch and K: {each[1]}; with replacement below 2: {each[2]} |" in text
