@@ -3,15 +3,20 @@
 Nothing of size latents × codes outlives its block, and graphs see what walks over blocks as one operator.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-CPU_BLOCK_ELEMENTS = 2**21  # 8 MB of float32: fits a shared cache, so that a block's steps stay out of main memory
+CPU_BLOCK_ELEMENTS = (
+    2**19
+)  # 2 MB of float32: a few blocks fit a shared cache, so that their steps stay out of main memory
 ACCELERATOR_BLOCK_ELEMENTS = 2**26  # 256 MB of float32: few enough kernel launches to keep a GPU busy
 MIN_BLOCK_ROWS = 32
+ARGMAX_PIECE = 128  # numbers whose maximum is found at once
 
 TILE_LATENTS, TILE_CODES = 64, 64
 """What a program of the fused kernel holds at once. Fixed, as tuning would need the device when the kernel is compiled:
@@ -53,6 +58,33 @@ def row_blocks(rows: int, codes: int, device: torch.device) -> Iterator[slice]:
     step = block_rows(codes, device)
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
+
+
+def product(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None = None) -> Tensor:
+    """``x wᵀ + b``, ``(n, k)``, of a block; in float32 on a CPU by oneDNN: MKL keeps its fast kernels for one make."""
+    if x_nd.dtype == torch.float32 and x_nd.device.type == "cpu" and x_nd.numel() and len(weight_kd) and _one_dnn():
+        found_nk: Tensor = torch.ops.mkldnn._linear_pointwise(x_nd, weight_kd, bias_k, "none", [], "")
+        return found_nk
+    return F.linear(x_nd, weight_kd, bias_k)
+
+
+def _one_dnn() -> bool:
+    """Whether this build of torch has oneDNN's linear layers, and the user has not switched them off."""
+    return bool(torch.backends.mkldnn.enabled) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def highest(x_bk: Tensor) -> Tensor:
+    """The column of the largest value of each row, ``(b,)``, of equal ones the first.
+
+    ``torch.argmax`` looks at one number after the other; maxima of pieces are found by whole vector registers.
+    """
+    rows, columns = x_bk.shape
+    if x_bk.device.type != "cpu" or x_bk.numel() == 0:
+        return x_bk.argmax(dim=1)
+    pieces_bpc = x_bk.view(rows, -1, math.gcd(columns, ARGMAX_PIECE))
+    piece_b = pieces_bpc.amax(dim=2).argmax(dim=1)
+    found_bc = pieces_bpc[torch.arange(rows), piece_b]
+    return found_bc.argmax(dim=1).add_(piece_b, alpha=found_bc.shape[1])
 
 
 def index_like(x_nd: Tensor, *rest: object) -> Tensor:

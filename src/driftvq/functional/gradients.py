@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.blocks import block_rows, index_like, operator, row_blocks
+from driftvq.functional.blocks import highest, index_like, operator, product, row_blocks
 from driftvq.names import one_of
 
 Kernel = Literal["gaussian", "softmax"]
@@ -44,31 +44,33 @@ def _kernel_transfer_op(
     x_nd: Tensor, codebook_kd: Tensor, values_nv: Tensor, kernel: str, bandwidth: Tensor, gain: float
 ) -> tuple[Tensor, Tensor]:
     codes = len(codebook_kd)
-    transferred_kv = values_nv.new_zeros(codes, values_nv.shape[1])
+    transferred_vk = values_nv.new_zeros(values_nv.shape[1], codes)
     # Distances do not change when the origin moves; their rounding error does, with the square of the offset.
     origin_d = codebook_kd.mean(dim=0)
     x_nd, codebook_kd = x_nd - origin_d, codebook_kd - origin_d
-    # Factors whose product is -|x - c|² / bandwidth, so that one matmul gives the exponents.
+    # Factors whose product is -|x - c|² / bandwidth, so that one matmul gives the exponents: of a Gaussian those of 2,
+    # whose powers cost less.
+    unit = math.log(2) if kernel == "gaussian" else 1.0
     squares_n1, squares_k1 = (t.square().sum(dim=1, keepdim=True) for t in (x_nd, codebook_kd))
-    scaled_nv = torch.cat([2 * x_nd, -squares_n1, -torch.ones_like(squares_n1)], dim=1) / bandwidth
+    scaled_nv = torch.cat([2 * x_nd, -squares_n1, -torch.ones_like(squares_n1)], dim=1) / (bandwidth * unit)
     lifted_kv = torch.cat([codebook_kd, torch.ones_like(squares_k1), squares_k1], dim=1)
     indices_n = torch.empty(len(x_nd), dtype=torch.int64, device=x_nd.device)
     # Exponentials below the smallest normal number would slow everything down several times.
-    lowest = 0.8 * math.log(torch.finfo(x_nd.dtype).tiny)
-    buffer_bk = x_nd.new_empty(min(len(x_nd), block_rows(codes, x_nd.device)), codes)
+    lowest = 0.8 * math.log(torch.finfo(x_nd.dtype).tiny) / unit
     for rows in row_blocks(len(x_nd), codes, x_nd.device):
-        logits_bk = torch.mm(scaled_nv[rows], lifted_kv.t(), out=buffer_bk[: rows.stop - rows.start])
-        highest_b, indices_n[rows] = logits_bk.max(dim=1)
+        logits_bk = product(scaled_nv[rows], lifted_kv)
+        indices_n[rows] = highest(logits_bk)
         if kernel == "gaussian":
-            weights_bk = F.threshold(logits_bk, lowest, -torch.inf, inplace=True).exp_()
+            weights_bk = F.threshold(logits_bk, lowest, -torch.inf, inplace=True).exp2_()
         else:
-            torch.maximum(logits_bk, highest_b[:, None] + lowest, out=logits_bk)
+            highest_b1 = logits_bk.gather(1, indices_n[rows, None])
+            torch.maximum(logits_bk, highest_b1 + lowest, out=logits_bk)
             weights_bk = torch.softmax(logits_bk, dim=1, out=logits_bk)
             if gain != 1.0:
                 weights_bk.mul_(gain).clamp_(max=1)
         weights_bk.scatter_(1, indices_n[rows, None], 0)
-        transferred_kv.addmm_(weights_bk.t(), values_nv[rows])
-    return indices_n, transferred_kv
+        transferred_vk += product(values_nv[rows].t(), weights_bk.t())
+    return indices_n, transferred_vk.t().contiguous()
 
 
 def masked_mse(a_nd: Tensor, b_nd: Tensor, valid_n: Tensor | None = None) -> Tensor:

@@ -6,12 +6,17 @@ The noise is a function of a seed and a place: drawn again without keeping it, a
 dimensions of a code.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from driftvq.functional.blocks import index_like, operator, row_blocks
+from driftvq.functional.blocks import block_rows, highest, index_like, operator, product, row_blocks
+
+LN_2 = math.log(
+    2
+)  # logits are divided by it where powers of 2 take the place of exponential functions, which cost more
 
 
 def gumbel_softmax(
@@ -47,7 +52,7 @@ def _gumbel_op(
 ) -> tuple[Tensor, Tensor]:
     indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
     for rows, logits_bk in _noisy_logits(z_nd, weight_kd, bias_k, seed):
-        torch.argmax(logits_bk, dim=1, out=indices_n[rows])
+        indices_n[rows] = highest(logits_bk)
     return indices_n, codebook_kv[indices_n]
 
 
@@ -62,8 +67,8 @@ def _gumbel_grad_op(
     grads, codebook_grad_kv = _zeros(z_nd, weight_kd, bias_k), torch.zeros_like(codebook_kv)
     for rows, logits_bk in _noisy_logits(z_nd, weight_kd, bias_k, seed):
         p_bk = logits_bk.div_(tau).softmax(dim=1)
-        codebook_grad_kv.addmm_(p_bk.t(), grad_nv[rows])
-        towards_bk = grad_nv[rows] @ codebook_kv.t()
+        codebook_grad_kv += product(grad_nv[rows].t(), p_bk.t()).t()
+        towards_bk = product(grad_nv[rows], codebook_kv)
         towards_bk.sub_((p_bk * towards_bk).sum(dim=1, keepdim=True))
         _accumulate(grads, rows, towards_bk.mul_(p_bk).div_(tau), z_nd, weight_kd)
     return (*grads, codebook_grad_kv)
@@ -92,7 +97,7 @@ def _soft_usage_backward(ctx, mean_grad_k, entropy_grad):  # type: ignore[no-unt
 def _soft_usage_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor]:
     mean_k, entropy = torch.zeros_like(bias_k), z_nd.new_zeros(())
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
-        log_p_bk = torch.addmm(bias_k, z_nd[rows], weight_kd.t()).log_softmax(dim=1)
+        log_p_bk = product(z_nd[rows], weight_kd, bias_k).log_softmax(dim=1)
         p_bk = log_p_bk.exp()
         mean_k.addmv_(p_bk.t(), share_n[rows])
         entropy -= share_n[rows].dot(log_p_bk.mul_(p_bk).sum(dim=1))
@@ -105,7 +110,7 @@ def _soft_usage_grad_op(
 ) -> tuple[Tensor, Tensor, Tensor]:
     grads = _zeros(z_nd, weight_kd, bias_k)
     for rows in row_blocks(len(z_nd), len(weight_kd), z_nd.device):
-        log_p_bk = torch.addmm(bias_k, z_nd[rows], weight_kd.t()).log_softmax(dim=1)
+        log_p_bk = product(z_nd[rows], weight_kd, bias_k).log_softmax(dim=1)
         p_bk = log_p_bk.exp()
         # d/dp of mean·grad + H·grad; the softmax's own derivative removes the mean.
         pull_bk = log_p_bk.mul_(-entropy_grad).add_(mean_grad_k)
@@ -142,14 +147,23 @@ def _index_backward(ctx, _, grad_nd, mean_grad_k, entropy_grad):  # type: ignore
 )
 def _index_op(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
-    mean_k, entropy = codebook_kd.new_zeros(len(codebook_kd)), z_nd.new_zeros(())
-    for rows in row_blocks(len(z_nd), len(codebook_kd), z_nd.device):
-        log_p_bk = (z_nd[rows] @ codebook_kd.t()).log_softmax(dim=1)
-        torch.argmax(log_p_bk, dim=1, out=indices_n[rows])
-        p_bk = log_p_bk.exp()
-        entropy -= share_n[rows].dot(torch.linalg.vecdot(p_bk, log_p_bk))
-        mean_k.addmv_(p_bk.t(), share_n[rows])
+    codes, mean_k, entropy = len(codebook_kd), codebook_kd.new_zeros(len(codebook_kd)), z_nd.new_zeros(())
+    buffer_bk = z_nd.new_empty(min(len(z_nd), block_rows(codes, z_nd.device)), codes)
+    for rows in row_blocks(len(z_nd), codes, z_nd.device):
+        exponents_bk = product(z_nd[rows] / LN_2, codebook_kd)
+        indices_n[rows] = highest(exponents_bk)
+        powers_bk = torch.exp2(_from_highest(exponents_bk), out=buffer_bk[: len(exponents_bk)])
+        total_b = powers_bk.sum(dim=1)
+        mean_k.addmv_(powers_bk.t(), share_n[rows] / total_b)
+        # H = log Σ e^l - Σ p l, the logits counted from the highest one.
+        entropy_b = total_b.log() - LN_2 * exponents_bk.mul_(powers_bk).sum(dim=1) / total_b
+        entropy += share_n[rows].dot(entropy_b)
     return indices_n, codebook_kd[indices_n], mean_k, entropy
+
+
+def _from_highest(exponents_bk: Tensor) -> Tensor:
+    """Exponents of 2 in place as differences to the row's highest; those of numbers too small to matter are cut."""
+    return exponents_bk.sub_(exponents_bk.amax(dim=1, keepdim=True)).clamp_(min=-100)
 
 
 @operator("index_softmax_backward", lambda *given: _empty(*given[:2]))
@@ -160,13 +174,15 @@ def _index_grad_op(
     # softmax's own derivative removes, that of the mean share·grad_k: all of it is one product. The entropy's is h.
     pull_nv = torch.cat([torch.addcmul(grad_nd, z_nd, share_n[:, None] * h, value=-1), share_n[:, None]], dim=1)
     pulled_kv = torch.cat([codes_kd, mean_grad_k[:, None]], dim=1)
-    z_grad_nd, codes_grad_kd = torch.empty_like(z_nd), torch.zeros_like(codes_kd).index_add_(0, indices_n, grad_nd)
+    z_grad_nd, codes_grad_dk = torch.empty_like(z_nd), codes_kd.new_zeros(codes_kd.shape[::-1])
     for rows in row_blocks(len(z_nd), len(codes_kd), z_nd.device):
-        p_bk = (z_nd[rows] @ codes_kd.t()).softmax(dim=1)
-        slope_bk = torch._softmax_backward_data(pull_nv[rows] @ pulled_kv.t(), p_bk, 1, p_bk.dtype)
-        torch.mm(slope_bk, codes_kd, out=z_grad_nd[rows])
-        codes_grad_kd.addmm_(slope_bk.t(), z_nd[rows])
-    return z_grad_nd, codes_grad_kd
+        powers_bk = _from_highest(product(z_nd[rows] / LN_2, codes_kd)).exp2_()
+        total_b1 = powers_bk.sum(dim=1, keepdim=True)
+        slope_bk = product(pull_nv[rows], pulled_kv).mul_(powers_bk)
+        slope_bk.addcmul_(powers_bk, slope_bk.sum(dim=1, keepdim=True) / total_b1, value=-1)  # times the total
+        z_grad_nd[rows] = product(slope_bk, codes_kd.t()) / total_b1
+        codes_grad_dk += product((z_nd[rows] / total_b1).t(), slope_bk.t())
+    return z_grad_nd, codes_grad_dk.t().contiguous().index_add_(0, indices_n, grad_nd)
 
 
 def _noisy_logits(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, seed: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -186,8 +202,8 @@ def _accumulate(
 ) -> None:
     """Add one block's share of the gradients of latents, weight and bias."""
     z_grad_nd, weight_grad_kd, bias_grad_k = grads
-    torch.mm(logit_grad_bk, weight_kd, out=z_grad_nd[rows])
-    weight_grad_kd.addmm_(logit_grad_bk.t(), z_nd[rows])
+    z_grad_nd[rows] = product(logit_grad_bk, weight_kd.t())
+    weight_grad_kd += product(z_nd[rows].t(), logit_grad_bk.t()).t()
     bias_grad_k.add_(logit_grad_bk.sum(dim=0))
 
 

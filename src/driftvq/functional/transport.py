@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from driftvq.functional.blocks import block_rows, near, operator, row_blocks, widest_float
+from driftvq.functional.blocks import near, operator, product, row_blocks, widest_float
 
 
 class Gaussian(NamedTuple):
@@ -109,8 +109,7 @@ def mean_assignment(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Te
 @operator("mean_assignment", lambda z_nd, weight_kd, bias_k, share_n: torch.empty_like(bias_k))
 def _mean_assignment_op(z_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, share_n: Tensor) -> Tensor:
     mean_k, codes = torch.zeros_like(bias_k), len(weight_kd)
-    buffer_bk = z_nd.new_empty(min(len(z_nd), block_rows(codes, z_nd.device)), codes)
     for rows in row_blocks(len(z_nd), codes, z_nd.device):
-        logits_bk = torch.addmm(bias_k, z_nd[rows], weight_kd.t(), out=buffer_bk[: rows.stop - rows.start])
+        logits_bk = product(z_nd[rows], weight_kd, bias_k)
         mean_k.addmv_(torch.softmax(logits_bk, dim=1, out=logits_bk).t(), share_n[rows])
     return mean_k
