@@ -69,8 +69,9 @@ def product(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None = None) -> Te
 
 
 def _one_dnn() -> bool:
-    """Whether this build of torch has oneDNN's linear layers, and the user has not switched them off."""
-    return bool(torch.backends.mkldnn.enabled) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    """Whether torch has oneDNN's linear layers, on the CPUs that they are written for, and the user leaves them on."""
+    written_for = torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    return written_for and hasattr(torch.ops.mkldnn, "_linear_pointwise") and bool(torch.backends.mkldnn.enabled)
 
 
 def highest(x_bk: Tensor) -> Tensor:
