@@ -30,6 +30,7 @@ def test_highest_of_what_is_no_number_is_where_it_is(value):
     assert highest(values).tolist() == [0, 200, 0]
 
 
+@pytest.mark.filterwarnings("ignore:TF32")
 @pytest.mark.parametrize("one_dnn", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("n", "k", "d"), [(64, 1000, 64), (3, 1, 1), (0, 5, 3), (5, 0, 3), (33, 8, 0)])
