@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from driftvq.functional.blocks import block_rows, index_like, operator, row_blocks, widest_float
+from driftvq.functional.blocks import highest, index_like, operator, product, row_blocks, widest_float
 from driftvq.names import one_of
 
 Metric = Literal["l2", "cosine"]
@@ -216,11 +216,9 @@ def nearest_by_blocks(x_nd: Tensor, scoring: Scoring) -> Tensor:
 
 def highest_by_blocks(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: float = 1.0) -> Tensor:
     """``argmax_k (x·w_k + β b_k)``, in blocks of latents."""
-    codes, indices_n = len(weight_kd), index_like(x_nd)
-    buffer_bk = x_nd.new_empty(min(len(x_nd), block_rows(codes, x_nd.device)), codes)
-    for rows in row_blocks(len(x_nd), codes, x_nd.device):
-        block_bk = torch.addmm(bias_k, x_nd[rows], weight_kd.t(), beta=beta, out=buffer_bk[: rows.stop - rows.start])
-        torch.argmax(block_bk, dim=1, out=indices_n[rows])
+    indices_n, bias_k = index_like(x_nd), beta * bias_k
+    for rows in row_blocks(len(x_nd), len(weight_kd), x_nd.device):
+        indices_n[rows] = highest(product(x_nd[rows], weight_kd, bias_k))
     return indices_n
 
 
