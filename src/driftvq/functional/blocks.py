@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CPU_BLOCK_ELEMENTS = (
-    2**19
-)  # 2 MB of float32: a few blocks fit a shared cache, so that their steps stay out of main memory
+CPU_BLOCK_ELEMENTS = 2**19  # 2 MB of float32: a few blocks fit a shared cache, their steps stay out of main memory
 ACCELERATOR_BLOCK_ELEMENTS = 2**26  # 256 MB of float32: few enough kernel launches to keep a GPU busy
 MIN_BLOCK_ROWS = 32
 ARGMAX_PIECE = 128  # numbers whose maximum is found at once

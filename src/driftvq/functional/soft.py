@@ -14,9 +14,7 @@ from torch import Tensor
 
 from driftvq.functional.blocks import block_rows, highest, index_like, operator, product, row_blocks
 
-LN_2 = math.log(
-    2
-)  # logits are divided by it where powers of 2 take the place of exponential functions, which cost more
+LN_2 = math.log(2)  # logits are divided by it where powers of 2 take the place of exponentials, which cost more
 
 
 def gumbel_softmax(
