@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 CPU_BLOCK_ELEMENTS = 2**19  # 2 MB of float32: a few blocks fit a shared cache, their steps stay out of main memory
 ACCELERATOR_BLOCK_ELEMENTS = 2**26  # 256 MB of float32: few enough kernel launches to keep a GPU busy
@@ -60,16 +60,60 @@ def row_blocks(rows: int, codes: int, device: torch.device) -> Iterator[slice]:
 
 def product(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None = None) -> Tensor:
     """``x wᵀ + b``, ``(n, k)``, of a block; in float32 on a CPU by oneDNN: MKL keeps its fast kernels for one make."""
-    if x_nd.dtype == torch.float32 and x_nd.device.type == "cpu" and x_nd.numel() and len(weight_kd) and _one_dnn():
+    if _for_one_dnn(x_nd, weight_kd):
         found_nk: Tensor = torch.ops.mkldnn._linear_pointwise(x_nd, weight_kd, bias_k, "none", [], "")
         return found_nk
     return F.linear(x_nd, weight_kd, bias_k)
 
 
-def _one_dnn() -> bool:
-    """Whether torch has oneDNN's linear layers, on the CPUs that they are written for, and the user leaves them on."""
+def _for_one_dnn(x_nd: Tensor, weight_kd: Tensor) -> bool:
+    """Whether oneDNN has a linear layer for these, on a CPU that it is written for, and the user leaves it on."""
+    if x_nd.dtype != torch.float32 or x_nd.device.type != "cpu" or not (x_nd.numel() and len(weight_kd)):
+        return False
     written_for = torch.backends.cpu.get_cpu_capability().startswith("AVX")
     return written_for and hasattr(torch.ops.mkldnn, "_linear_pointwise") and bool(torch.backends.mkldnn.enabled)
+
+
+class _Linear(torch.autograd.Function):
+    """:func:`product` and its gradient, which is made of products."""
+
+    @staticmethod
+    def forward(ctx: Any, x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x_nd, weight_kd)
+        return product(x_nd, weight_kd, bias_k)
+
+    @staticmethod
+    def backward(ctx: Any, grad_nk: Tensor) -> tuple[Tensor | None, ...]:
+        x_nd, weight_kd = ctx.saved_tensors
+        asked = ctx.needs_input_grad
+        return (
+            linear(grad_nk, weight_kd.t()) if asked[0] else None,
+            linear(grad_nk.t(), x_nd.t()) if asked[1] else None,
+            grad_nk.sum(dim=0) if asked[2] else None,
+        )
+
+
+def linear(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None = None) -> Tensor:
+    """:func:`product` of whole matrices, with a gradient; graphs, traces and what is cast see torch's own."""
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or not _for_one_dnn(x_nd, weight_kd):
+        return F.linear(x_nd, weight_kd, bias_k)
+    given = [x_nd, weight_kd] if bias_k is None else [x_nd, weight_kd, bias_k]
+    if any(type(one) not in (Tensor, nn.Parameter) or is_traced(one) for one in given):
+        return F.linear(x_nd, weight_kd, bias_k)
+    found_nk: Tensor = _Linear.apply(x_nd, weight_kd, bias_k)  # type: ignore[no-untyped-call]
+    return found_nk
+
+
+class Linear(nn.Linear):
+    """``x Wᵀ + b`` of rows by :func:`linear`."""
+
+    def forward(self, x_nd: Tensor) -> Tensor:
+        return linear(x_nd, self.weight, self.bias)
+
+
+def is_traced(x: Tensor) -> bool:
+    """Whether these are no numbers but a trace of them."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x) or isinstance(x, torch._subclasses.FakeTensor)
 
 
 def highest(x_bk: Tensor) -> Tensor:

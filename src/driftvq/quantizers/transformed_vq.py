@@ -7,12 +7,13 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from driftvq.functional.blocks import Linear, is_traced
 from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks import networks
 from driftvq.quantizers.codebooks.base import Codebook
 from driftvq.quantizers.codebooks.growth import Rule, between
-from driftvq.quantizers.finite import is_seen_at_once, is_traced
+from driftvq.quantizers.finite import is_seen_at_once
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.trans_vq import TransformName
 
@@ -130,7 +131,7 @@ class TransVQPaper(CodebookQuantizer):
         super().__init__(dim, codebook_size, codebook_dim, **options)
         dim, hidden = self.codebook_dim, int(width * mlp_ratio)
         if transform == "mlp":
-            network: nn.Module = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
+            network: nn.Module = nn.Sequential(Linear(dim, hidden), nn.GELU(), Linear(hidden, dim))
         else:
             network = networks.CodeTransformer(dim, width, mlp_ratio)
         self._own(TransformedCodes(codebook_size, dim, networks.Residual(network) if residual else network))
@@ -189,7 +190,7 @@ class SimVQ(CodebookQuantizer):
         self, dim: int, codebook_size: int, codebook_dim: int | None = None, **options: Unpack[CodebookOptions]
     ) -> None:
         super().__init__(dim, codebook_size, codebook_dim, **options)
-        linear = nn.Linear(self.codebook_dim, self.codebook_dim, bias=False)
+        linear = Linear(self.codebook_dim, self.codebook_dim, bias=False)
         self._own(TransformedCodes(codebook_size, self.codebook_dim, linear))
 
 

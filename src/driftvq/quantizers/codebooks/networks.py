@@ -8,6 +8,8 @@ from collections import OrderedDict
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from driftvq.functional.blocks import Linear, linear
+
 
 class LinearAttention(nn.Module):
     """Single-head linear attention over the codes, ``φ(Q) (φ(K)ᵀ V) / (φ(Q) Σφ(K) + ε)`` with ``φ(x) = elu(x) + 1``.
@@ -19,18 +21,18 @@ class LinearAttention(nn.Module):
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
         self.eps = eps
-        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.to_q, self.to_k, self.to_v, self.to_out = (Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x_kw: Tensor) -> Tensor:
         q_kw, key_kw = F.elu(self.to_q(x_kw)).add_(1), F.elu(self.to_k(x_kw)).add_(1)
-        context_ww = (key_kw.t() @ x_kw) @ self.to_v.weight.t() @ self.to_out.weight.t()
+        context_ww = linear(key_kw.t(), x_kw.t()) @ self.to_v.weight.t() @ self.to_out.weight.t()
         total_k1 = q_kw @ key_kw.sum(dim=0, keepdim=True).t() + self.eps
-        return (q_kw / total_k1) @ context_ww
+        return linear(q_kw / total_k1, context_ww.t())
 
 
 def feed_forward(width: int, hidden: int) -> nn.Sequential:
     """``fc2(gelu(fc1(x)))``."""
-    return nn.Sequential(OrderedDict(fc1=nn.Linear(width, hidden), gelu=nn.GELU(), fc2=nn.Linear(hidden, width)))
+    return nn.Sequential(OrderedDict(fc1=Linear(width, hidden), gelu=nn.GELU(), fc2=Linear(hidden, width)))
 
 
 class Block(nn.Module):
@@ -55,7 +57,7 @@ class CodeTokens(nn.Sequential):
     """
 
     def __init__(self, dim: int, width: int, mlp_ratio: float) -> None:
-        in_proj, blocks = nn.Linear(dim, width, bias=False), nn.Sequential(Block(width, int(width * mlp_ratio)))
+        in_proj, blocks = Linear(dim, width, bias=False), nn.Sequential(Block(width, int(width * mlp_ratio)))
         super().__init__(OrderedDict(in_proj=in_proj, blocks=blocks, norm=nn.LayerNorm(width)))
 
 
@@ -64,7 +66,7 @@ class CodeTransformer(CodeTokens):
 
     def __init__(self, dim: int, width: int, mlp_ratio: float) -> None:
         super().__init__(dim, width, mlp_ratio)
-        self.out_proj = nn.Linear(width, dim, bias=False)
+        self.out_proj = Linear(width, dim, bias=False)
 
 
 class PublishedTransformer(CodeTransformer):
@@ -87,7 +89,7 @@ class AttentionBlock(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.to_qkv, self.to_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.to_qkv, self.to_out = Linear(width, 3 * width), Linear(width, width)
         self.ffn = feed_forward(width, hidden)
 
     def forward(self, x_tw: Tensor) -> Tensor:
@@ -111,11 +113,11 @@ class CodeBridge(nn.Module):
     def __init__(self, dim: int, codes_per_token: int, width: int, heads: int, depth: int) -> None:
         super().__init__()
         self.group = codes_per_token
-        self.compress = nn.Linear(codes_per_token * dim, width)
+        self.compress = Linear(codes_per_token * dim, width)
         self.process = nn.Sequential(*(AttentionBlock(width, heads, 4 * width) for _ in range(depth)))
-        self.embed = nn.Linear(dim, width, bias=False)
+        self.embed = Linear(dim, width, bias=False)
         self.norm = nn.LayerNorm(width)
-        self.recover = nn.Linear(width, dim)
+        self.recover = Linear(width, dim)
 
     def forward(self, codes_kd: Tensor) -> Tensor:
         codes, dim = codes_kd.shape
@@ -148,7 +150,7 @@ class BoundedLayer(nn.Sequential):
     """
 
     def __init__(self, dim: int, width: int) -> None:
-        linear = nn.Linear(dim, width)
-        nn.init.normal_(linear.weight, std=dim**-0.5)
-        nn.init.normal_(linear.bias)
-        super().__init__(OrderedDict(linear=linear, tanh=nn.Tanh()))
+        layer = Linear(dim, width)
+        nn.init.normal_(layer.weight, std=dim**-0.5)
+        nn.init.normal_(layer.bias)
+        super().__init__(OrderedDict(linear=layer, tanh=nn.Tanh()))
