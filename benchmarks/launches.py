@@ -101,8 +101,8 @@ def _train(module: nn.Module, latents: torch.Tensor) -> torch.Tensor:
 
 
 def as_on_a_device() -> None:
-    """Go the way of a GPU without Triton: no faiss, blocks as large as there, and latents that are not looked at."""
-    finite.AT_ONCE = frozenset()
+    """Go the way of a GPU without Triton: no faiss, no oneDNN, blocks as large as there, latents not looked at."""
+    finite.AT_ONCE = blocks.HOST = frozenset()
     os.environ["DRIFTVQ_SEARCH"] = "blocks"
     blocks.CPU_BLOCK_ELEMENTS = blocks.ACCELERATOR_BLOCK_ELEMENTS
 

@@ -15,6 +15,7 @@ CPU_BLOCK_ELEMENTS = 2**19  # 2 MB of float32: a few blocks fit a shared cache, 
 ACCELERATOR_BLOCK_ELEMENTS = 2**26  # 256 MB of float32: few enough kernel launches to keep a GPU busy
 MIN_BLOCK_ROWS = 32
 ARGMAX_PIECE = 128  # numbers whose maximum is found at once
+HOST = frozenset({"cpu"})  # devices whose products go by oneDNN, and highest values by pieces
 
 TILE_LATENTS, TILE_CODES = 64, 64
 """What a program of the fused kernel holds at once. Fixed, as tuning would need the device when the kernel is compiled:
@@ -58,17 +59,18 @@ def row_blocks(rows: int, codes: int, device: torch.device) -> Iterator[slice]:
         yield slice(start, min(start + step, rows))
 
 
-def product(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None = None) -> Tensor:
-    """``x wᵀ + b``, ``(n, k)``, of a block; in float32 on a CPU by oneDNN: MKL keeps its fast kernels for one make."""
+def product(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None = None, beta: float = 1.0) -> Tensor:
+    """``x wᵀ + β b``, ``(n, k)``, of a block; in float32 on a CPU by oneDNN: MKL keeps its fast kernels for one make."""
     if _for_one_dnn(x_nd, weight_kd):
+        bias_k = bias_k if bias_k is None or beta == 1 else beta * bias_k
         found_nk: Tensor = torch.ops.mkldnn._linear_pointwise(x_nd, weight_kd, bias_k, "none", [], "")
         return found_nk
-    return F.linear(x_nd, weight_kd, bias_k)
+    return x_nd @ weight_kd.t() if bias_k is None else torch.addmm(bias_k, x_nd, weight_kd.t(), beta=beta)
 
 
 def _for_one_dnn(x_nd: Tensor, weight_kd: Tensor) -> bool:
     """Whether oneDNN has a linear layer for these, on a CPU that it is written for, and the user leaves it on."""
-    if x_nd.dtype != torch.float32 or x_nd.device.type != "cpu" or not (x_nd.numel() and len(weight_kd)):
+    if x_nd.dtype != torch.float32 or x_nd.device.type not in HOST or not (x_nd.numel() and len(weight_kd)):
         return False
     written_for = torch.backends.cpu.get_cpu_capability().startswith("AVX")
     return written_for and hasattr(torch.ops.mkldnn, "_linear_pointwise") and bool(torch.backends.mkldnn.enabled)
@@ -116,18 +118,18 @@ def is_traced(x: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(x) or isinstance(x, torch._subclasses.FakeTensor)
 
 
-def highest(x_bk: Tensor) -> Tensor:
+def highest(x_bk: Tensor, out: Tensor | None = None) -> Tensor:
     """The column of the largest value of each row, ``(b,)``, of equal ones the first.
 
     ``torch.argmax`` looks at one number after the other; maxima of pieces are found by whole vector registers.
     """
+    if x_bk.device.type not in HOST or x_bk.numel() == 0:
+        return torch.argmax(x_bk, dim=1, out=out)
     rows, columns = x_bk.shape
-    if x_bk.device.type != "cpu" or x_bk.numel() == 0:
-        return x_bk.argmax(dim=1)
     pieces_bpc = x_bk.view(rows, -1, math.gcd(columns, ARGMAX_PIECE))
     piece_b = pieces_bpc.amax(dim=2).argmax(dim=1)
     found_bc = pieces_bpc[torch.arange(rows), piece_b]
-    return found_bc.argmax(dim=1).add_(piece_b, alpha=found_bc.shape[1])
+    return torch.add(found_bc.argmax(dim=1), piece_b, alpha=found_bc.shape[1], out=out)
 
 
 def index_like(x_nd: Tensor, *rest: object) -> Tensor:

@@ -59,7 +59,7 @@ def _kernel_transfer_op(
     lowest = 0.8 * math.log(torch.finfo(x_nd.dtype).tiny) / unit
     for rows in row_blocks(len(x_nd), codes, x_nd.device):
         logits_bk = product(scaled_nv[rows], lifted_kv)
-        indices_n[rows] = highest(logits_bk)
+        highest(logits_bk, out=indices_n[rows])
         if kernel == "gaussian":
             weights_bk = F.threshold(logits_bk, lowest, -torch.inf, inplace=True).exp2_()
         else:

@@ -216,9 +216,9 @@ def nearest_by_blocks(x_nd: Tensor, scoring: Scoring) -> Tensor:
 
 def highest_by_blocks(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor, beta: float = 1.0) -> Tensor:
     """``argmax_k (x·w_k + β b_k)``, in blocks of latents."""
-    indices_n, bias_k = index_like(x_nd), beta * bias_k
+    indices_n = index_like(x_nd)
     for rows in row_blocks(len(x_nd), len(weight_kd), x_nd.device):
-        indices_n[rows] = highest(product(x_nd[rows], weight_kd, bias_k))
+        highest(product(x_nd[rows], weight_kd, bias_k, beta), out=indices_n[rows])
     return indices_n
 
 

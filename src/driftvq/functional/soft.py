@@ -50,7 +50,7 @@ def _gumbel_op(
 ) -> tuple[Tensor, Tensor]:
     indices_n = torch.empty(len(z_nd), dtype=torch.int64, device=z_nd.device)
     for rows, logits_bk in _noisy_logits(z_nd, weight_kd, bias_k, seed):
-        indices_n[rows] = highest(logits_bk)
+        highest(logits_bk, out=indices_n[rows])
     return indices_n, codebook_kv[indices_n]
 
 
@@ -149,7 +149,7 @@ def _index_op(z_nd: Tensor, codebook_kd: Tensor, share_n: Tensor) -> tuple[Tenso
     buffer_bk = z_nd.new_empty(min(len(z_nd), block_rows(codes, z_nd.device)), codes)
     for rows in row_blocks(len(z_nd), codes, z_nd.device):
         exponents_bk = product(z_nd[rows] / LN_2, codebook_kd)
-        indices_n[rows] = highest(exponents_bk)
+        highest(exponents_bk, out=indices_n[rows])
         powers_bk = torch.exp2(_from_highest(exponents_bk), out=buffer_bk[: len(exponents_bk)])
         total_b = powers_bk.sum(dim=1)
         mean_k.addmv_(powers_bk.t(), share_n[rows] / total_b)
