@@ -60,7 +60,7 @@ def row_blocks(rows: int, codes: int, device: torch.device) -> Iterator[slice]:
 
 
 def product(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None = None, beta: float = 1.0) -> Tensor:
-    """``x wᵀ + β b``, ``(n, k)``, of a block; in float32 on a CPU by oneDNN: MKL keeps its fast kernels for one make."""
+    """``x wᵀ + β b``, ``(n, k)``, of a block; in float32 on a CPU by oneDNN: MKL is fast on one make of CPUs alone."""
     if _for_one_dnn(x_nd, weight_kd):
         bias_k = bias_k if bias_k is None or beta == 1 else beta * bias_k
         found_nk: Tensor = torch.ops.mkldnn._linear_pointwise(x_nd, weight_kd, bias_k, "none", [], "")
