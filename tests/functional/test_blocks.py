@@ -45,7 +45,10 @@ def test_product_is_the_sum_over_dimensions(n, k, d, dtype, one_dnn):
             found = product(*each)
             assert found.dtype == dtype
             np.testing.assert_allclose(found.numpy(), expected, atol=1e-4 if dtype == torch.float32 else 1e-12)
-        np.testing.assert_allclose(product(*given).numpy(), expected + bias, atol=1e-4)
+        apart = torch.tensor(np.stack([bias, bias]), dtype=dtype).t().contiguous()[:, 0]
+        for each in (given[2], apart):
+            np.testing.assert_allclose(product(*given[:2], each).numpy(), expected + bias, atol=1e-4)
+            np.testing.assert_allclose(product(*given[:2], each, -0.5).numpy(), expected - 0.5 * bias, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:TF32")

@@ -512,11 +512,14 @@ def test_compiles_into_one_graph(case: Case) -> None:
         ((quantized - 1).square().mean() + loss).backward()
     for (name, a), b in zip(vq.named_parameters(), twin.parameters(), strict=True):
         if b.grad is not None and not _draws_random_numbers(case):
-            assert torch.allclose(a.grad, b.grad, atol=1e-6), name
+            assert _up_to_rounding(a.grad, b.grad), name
     if not _draws_random_numbers(case):
-        assert all(
-            torch.allclose(a, b, atol=1e-6) for a, b in zip(state(vq).values(), state(twin).values(), strict=True)
-        )
+        assert all(_up_to_rounding(a, b) for a, b in zip(state(vq).values(), state(twin).values(), strict=True))
+
+
+def _up_to_rounding(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Of sums as large as the largest number: a graph takes its products from another library."""
+    return torch.allclose(a, b, atol=3e-6 * max(1.0, b.abs().max().item() if b.numel() else 0.0))
 
 
 STARTED = [Case(name, {"kmeans_init": True}) for name in ("ema_vq", "cvq", "trans_vq")]

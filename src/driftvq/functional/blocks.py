@@ -62,7 +62,8 @@ def row_blocks(rows: int, codes: int, device: torch.device) -> Iterator[slice]:
 def product(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None = None, beta: float = 1.0) -> Tensor:
     """``x wᵀ + β b``, ``(n, k)``, of a block; in float32 on a CPU by oneDNN: MKL is fast on one make of CPUs alone."""
     if _for_one_dnn(x_nd, weight_kd):
-        bias_k = bias_k if bias_k is None or beta == 1 else beta * bias_k
+        if bias_k is not None:  # oneDNN reads it number by number, whatever its stride
+            bias_k = (bias_k if beta == 1 else beta * bias_k).contiguous()
         found_nk: Tensor = torch.ops.mkldnn._linear_pointwise(x_nd, weight_kd, bias_k, "none", [], "")
         return found_nk
     return x_nd @ weight_kd.t() if bias_k is None else torch.addmm(bias_k, x_nd, weight_kd.t(), beta=beta)
@@ -96,26 +97,21 @@ class _Linear(torch.autograd.Function):
 
 
 def linear(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None = None) -> Tensor:
-    """:func:`product` of whole matrices, with a gradient; graphs, traces and what is cast see torch's own."""
+    """:func:`product` of whole matrices, with a gradient; graphs, transforms and what is cast see torch's own."""
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or not _for_one_dnn(x_nd, weight_kd):
         return F.linear(x_nd, weight_kd, bias_k)
     given = [x_nd, weight_kd] if bias_k is None else [x_nd, weight_kd, bias_k]
-    if any(type(one) not in (Tensor, nn.Parameter) or is_traced(one) for one in given):
+    if torch._C._are_functorch_transforms_active() or any(type(one) not in (Tensor, nn.Parameter) for one in given):
         return F.linear(x_nd, weight_kd, bias_k)
     found_nk: Tensor = _Linear.apply(x_nd, weight_kd, bias_k)  # type: ignore[no-untyped-call]
     return found_nk
 
 
 class Linear(nn.Linear):
-    """``x Wᵀ + b`` of rows by :func:`linear`."""
+    """``x Wᵀ + b`` of rows, in training by :func:`linear`; evaluation agrees with what is exported to the bit."""
 
     def forward(self, x_nd: Tensor) -> Tensor:
-        return linear(x_nd, self.weight, self.bias)
-
-
-def is_traced(x: Tensor) -> bool:
-    """Whether these are no numbers but a trace of them."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(x) or isinstance(x, torch._subclasses.FakeTensor)
+        return linear(x_nd, self.weight, self.bias) if self.training else super().forward(x_nd)
 
 
 def highest(x_bk: Tensor, out: Tensor | None = None) -> Tensor:

@@ -10,7 +10,7 @@ Shape suffixes: n latents, r rows, f fields, p features, d dimensions.
 import torch
 from torch import Tensor
 
-from driftvq.functional.blocks import linear, near
+from driftvq.functional.blocks import near
 
 
 def field_moments(features_rp: Tensor, moved_rd: Tensor, count_r: Tensor) -> Tensor:
@@ -18,7 +18,7 @@ def field_moments(features_rp: Tensor, moved_rd: Tensor, count_r: Tensor) -> Ten
 
     A row may stand for a group of ``count`` latents that share their features; their Δ are then summed.
     """
-    return linear(features_rp.t(), torch.cat([features_rp * count_r[:, None], moved_rd], dim=1).t())
+    return features_rp.t() @ torch.cat([features_rp * count_r[:, None], moved_rd], dim=1)
 
 
 def fit_field(moments: Tensor, ridge_pp: Tensor) -> Tensor:

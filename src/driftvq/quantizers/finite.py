@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from driftvq.functional.blocks import is_traced
-
 AT_ONCE = frozenset({"cpu"})  # devices whose numbers Python can see without waiting for them
 
 ANY_SCALE, OWN_SCALE = (0.0, math.inf), (1e-6, 1e6)
@@ -63,6 +61,11 @@ def finite_rows(x_nd: Tensor) -> Tensor:
     # The largest magnitude is NaN where any is, and takes one launch where isfinite().all() takes five.
     largest_n: Tensor = torch.linalg.vector_norm(x_nd.detach(), ord=float("inf"), dim=1)
     return largest_n < torch.inf
+
+
+def is_traced(x: Tensor) -> bool:
+    """Whether these are no numbers but a trace of them."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x) or isinstance(x, torch._subclasses.FakeTensor)
 
 
 def is_captured(x: Tensor) -> bool:

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from driftvq.functional.blocks import Linear, is_traced
+from driftvq.functional.blocks import Linear
 from driftvq.names import one_of, positive_int
 from driftvq.quantizers.codebook import CodebookOptions, CodebookQuantizer
 from driftvq.quantizers.codebooks import networks
 from driftvq.quantizers.codebooks.base import Codebook
 from driftvq.quantizers.codebooks.growth import Rule, between
-from driftvq.quantizers.finite import is_seen_at_once
+from driftvq.quantizers.finite import is_seen_at_once, is_traced
 from driftvq.quantizers.quantizer import register
 from driftvq.quantizers.trans_vq import TransformName
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from driftvq.functional import field_agreement, field_moments, fit_field
-from driftvq.functional.blocks import linear
 from driftvq.quantizers.codebooks.features import AffineFeatures
 from driftvq.quantizers.codebooks.parts import Batch, Now, Part, Rows, Seen
 from driftvq.quantizers.finite import is_seen_at_once
@@ -107,10 +106,7 @@ class Drift(Part):
         self._remember_(step_pd, news[2], follows)
         self.field.copy_(torch.where(follows, field_pd, self.field) if isinstance(follows, Tensor) else field_pd)
         of_codes = len(rows.features) == len(batch.seen.codes)
-        if of_codes:
-            drift_kd = linear(rows.features.detach(), step_pd.t())
-        else:
-            drift_kd = self.features.moved(batch.seen.codes, step_pd)
+        drift_kd = rows.features.detach() @ step_pd if of_codes else self.features.moved(batch.seen.codes, step_pd)
         return drift_kd if moved_kd is None else moved_kd + drift_kd
 
     def _look_(self, batch: Batch) -> None:
@@ -165,12 +161,12 @@ class Drift(Part):
             field_pd, ahead = self.field.to(seen.away), 1 - self.gain.to(seen.away)
             if isinstance(rows.follows, Tensor):
                 field_pd = field_pd * rows.follows
-            moved_rd = linear(rows.features, field_pd.t())
+            moved_rd = rows.features @ field_pd
             left_rd = torch.addcmul(rows.away, rows.number[:, None], moved_rd * ahead, value=-1)
             missed = (seen.away.square().sum() - ahead * ((rows.away + left_rd) * moved_rd).sum()) / total
             # The unit goes in before the product: a compiler repeats what is cheap for the gradient, and would then
             # read buffers that have moved on.
-            slope_rp = linear(left_rd, field_pd * (-2 / (total * unit)))
+            slope_rp = left_rd @ (field_pd.t() * (-2 / (total * unit)))
         change = (rows.features * slope_rp).sum()
         return missed + (change - change.detach())
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from driftvq.functional.blocks import linear, row_blocks
+from driftvq.functional.blocks import row_blocks
 
 
 class AffineFeatures(nn.Module):
@@ -29,7 +29,7 @@ class AffineFeatures(nn.Module):
     def moved(self, codes_kd: Tensor, field_pd: Tensor) -> Tensor:
         """``f(c) W`` of every code ``(k, d)``, block by block."""
         blocks = row_blocks(len(codes_kd), self.count, codes_kd.device)
-        return torch.cat([linear(self(codes_kd[rows]), field_pd.t()) for rows in blocks])
+        return torch.cat([self(codes_kd[rows]) @ field_pd for rows in blocks])
 
 
 class NetworkFeatures(AffineFeatures):
@@ -58,4 +58,4 @@ class NetworkFeatures(AffineFeatures):
         return self.forward(codes_kd)[winners_n] if self.together else super().of(codes_kd, winners_n)
 
     def moved(self, codes_kd: Tensor, field_pd: Tensor) -> Tensor:
-        return linear(self.forward(codes_kd), field_pd.t()) if self.together else super().moved(codes_kd, field_pd)
+        return self.forward(codes_kd) @ field_pd if self.together else super().moved(codes_kd, field_pd)

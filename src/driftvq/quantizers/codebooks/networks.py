@@ -25,9 +25,10 @@ class LinearAttention(nn.Module):
 
     def forward(self, x_kw: Tensor) -> Tensor:
         q_kw, key_kw = F.elu(self.to_q(x_kw)).add_(1), F.elu(self.to_k(x_kw)).add_(1)
-        context_ww = linear(key_kw.t(), x_kw.t()) @ self.to_v.weight.t() @ self.to_out.weight.t()
+        by = linear if self.training else F.linear
+        context_ww = by(key_kw.t(), x_kw.t()) @ self.to_v.weight.t() @ self.to_out.weight.t()
         total_k1 = q_kw @ key_kw.sum(dim=0, keepdim=True).t() + self.eps
-        return linear(q_kw / total_k1, context_ww.t())
+        return by(q_kw / total_k1, context_ww.t())
 
 
 def feed_forward(width: int, hidden: int) -> nn.Sequential:
