@@ -55,7 +55,7 @@ def keep(folder: Path, place: Path, title: str | None = None) -> None:
         records = [one for one in read_records(cell.folder / METRICS_FILE) if one["step"] % KEPT_EVERY == 0]
         write_text(copy.folder / METRICS_FILE, "".join(json.dumps(_shortened(one)) + "\n" for one in records))
     places = tuple(cell.place for cell in named.cells)
-    write_record(place / COMPARISON_FILE, replace(named, title=title or named.title, places=places))
+    write_record(place / COMPARISON_FILE, replace(named, name=place.name, title=title or named.title, places=places))
 
 
 def both(old: Comparison, new: Comparison) -> Comparison:
