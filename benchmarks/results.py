@@ -14,8 +14,6 @@ what the paper reports of a recipe. docs/results.md has all tables that are mark
 """
 
 import argparse
-import hashlib
-import json
 import re
 import shlex
 import sys
@@ -23,17 +21,16 @@ from collections.abc import Hashable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from PIL import Image
-
 from driftvq.experiments.methods import METHODS as KNOWN_METHODS
 from driftvq.experiments.recipes import RECIPES
-from driftvq.files import read_object, replacing, write_text
+from driftvq.files import read_object, write_text
 from driftvq.names import check_name
 from driftvq.records.comparisons import COMPARISON_FILE, Comparison, load_comparison
 from driftvq.report import aggregate
+from figures import FIGURES, digest, draw, drawn_from
 from regret import regret_table
 from study import keep, summaries
-from tables import Results, Value, from_text, joined, mean_of, render, render_across, rounded, save
+from tables import Results, Value, from_text, joined, render, render_across, rounded, save
 
 DOCS = Path(__file__).parents[1] / "docs"
 MARKED = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -124,37 +121,6 @@ def results_page(everything: Mapping[str, Results]) -> str:
     return rendered("\n".join(parts), everything)
 
 
-FIGURE, FIGURE_DATA = "images/collapse.png", "collapse-grid"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000")
-
-
-def draw(results: Results, place: Path) -> None:
-    """Codes in use against the codebook size at D = 64, after 300 steps and in the end; ours are thick."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    at = {name: i for i, name in enumerate(results.columns)}
-    panels = {"usage@300": "after 300 steps", "usage": "after 2,500 steps"}
-    rows = [row for row in results.rows if row[at["D"]] == 64 and isinstance(row[at["K"]], int)]
-    methods = list(dict.fromkeys(str(row[at["method"]]) for row in rows))
-    for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
-        for number, method in enumerate(methods):
-            points = sorted((row[at["K"]], mean_of(row[at[name]])) for row in rows if row[at["method"]] == method)
-            ours = "NSVQ" in method or "TransVQ" in method
-            style = {"color": COLOURS[number % len(COLOURS)], "linewidth": 2.5 if ours else 1.2, "marker": "o"}
-            axes.plot(*zip(*points, strict=True), label=method, linestyle="-" if number < 8 else "--", **style)
-        axes.set(xlabel="codebook size K", xscale="log", title=title, ylim=(0, 1.03))
-        axes.set_xticks(sizes := sorted({int(row[at["K"]]) for row in rows}), map(str, sizes))  # type: ignore[arg-type]
-        axes.minorticks_off()
-        axes.grid(alpha=0.25)
-    figure.axes[0].set_ylabel("share of the codes in use")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
-    with replacing(place) as temporary:
-        figure.savefig(temporary, format="png", dpi=100, metadata={"Data": _digest(results)})
-
-
 def outdated(docs: Path = DOCS, write: bool = False) -> list[Path]:
     """Pages and figures that are not what the data says; they are put right if asked."""
     everything, found = read_all(docs), []
@@ -166,24 +132,13 @@ def outdated(docs: Path = DOCS, write: bool = False) -> list[Path]:
             found.append(path)
             if write:
                 write_text(path, wanted)
-    figure = docs / FIGURE
-    if _drawn_from(figure) != _digest(everything[FIGURE_DATA]):
-        found.append(figure)
-        if write:
-            draw(everything[FIGURE_DATA], figure)
+    for figure in FIGURES:
+        place, results = docs / figure.image, everything[figure.data]
+        if drawn_from(place) != digest(results):
+            found.append(place)
+            if write:
+                draw(figure, results, place)
     return found
-
-
-def _digest(results: Results) -> str:
-    return hashlib.sha256(json.dumps([results.columns, results.rows]).encode()).hexdigest()
-
-
-def _drawn_from(figure: Path) -> str | None:
-    """The data that a figure says it was drawn from."""
-    if not figure.is_file():
-        return None
-    with Image.open(figure) as image:
-        return str(image.info.get("Data"))
 
 
 def main() -> None:

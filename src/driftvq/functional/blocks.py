@@ -108,7 +108,7 @@ def linear(x_nd: Tensor, weight_kd: Tensor, bias_k: Tensor | None = None) -> Ten
 
 
 class Linear(nn.Linear):
-    """``x Wᵀ + b`` of rows, in training by :func:`linear`; evaluation agrees with what is exported to the bit."""
+    """``x Wᵀ + b`` of rows; in training by :func:`linear`, in evaluation as a graph that is exported has it."""
 
     def forward(self, x_nd: Tensor) -> Tensor:
         return linear(x_nd, self.weight, self.bias) if self.training else super().forward(x_nd)

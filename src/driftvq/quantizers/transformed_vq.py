@@ -40,7 +40,7 @@ class TransformedCodes(Codebook):
         else:
             self.register_buffer("base", base_kd)
         self.register_buffer("settled", torch.zeros(()))  # above 0 where the codes in use are C itself, and φ is idle
-        self.transform = transform
+        self.transform = transform.eval()
         self._kept: tuple[tuple[Tensor, ...], Tensor] | None = None
 
     @property
@@ -72,9 +72,14 @@ class TransformedCodes(Codebook):
         return self.base, self.settled, *self.transform.parameters()
 
     def train(self, mode: bool = True) -> "TransformedCodes":
-        """Evaluation after training sees the trained codes: what was kept is dropped."""
+        """Evaluation after training sees the trained codes: what was kept is dropped.
+
+        P_φ stays in evaluation, so that C' is the same to the bit in training, in evaluation and exported.
+        """
         self._kept = None
-        return super().train(mode)
+        super().train(mode)
+        self.transform.eval()
+        return self
 
     def check_growth(self) -> None:
         if any(isinstance(module, networks.CodeTokens | networks.CodeBridge) for module in self.transform.modules()):
