@@ -71,21 +71,14 @@ def _at_rest(method: Method) -> Method:
 
 _MLP: dict[str, Any] = {"transform": "mlp"}
 _OURS = (("ns_vq", "NS-VQ", "ns_vq", dict[str, Any]()), ("trans_vq_mlp", "TransVQ-MLP", "trans_vq", _MLP))
+_VQP: dict[str, Any] = {"decay": 0.8, "commitment_weight": 1.0, "estimator": "rotation"}  # its defaults
 _BETA: dict[str, Any] = {"commitment_weight": COMMITMENT_WEIGHT}
 _OUR_BETA: dict[str, Any] = {"commitment_weight": our_commitment}
 
 _MAIN = (
     _method("vq", "VQ-VAE", "peer"),
     _method("vqvae2", "VQVAE2 (EMA)", "peer", "ema_vq"),
-    _method(
-        "vqp_ema",
-        "vector-quantize-pytorch's EMA",
-        "peer",
-        "ema_vq",
-        decay=0.8,
-        commitment_weight=1.0,
-        estimator="rotation",
-    ),  # fmt: skip
+    _method("vqp_ema", "vector-quantize-pytorch's EMA", "peer", "ema_vq", **_VQP),
     # Far below one: with more codes than latents in a batch, one would replace every code at every step.
     _ema("vqgan_ema", "VQGAN-EMA", 0.05),
     _ema("vqgan_ema_authors", "VQGAN-EMA, the authors' settings", 1.0, decay=0.9995),
