@@ -8,9 +8,10 @@ python benchmarks/quantizers.py | python benchmarks/results.py take step --comma
 
 A page has a table where it says `<!-- results: NAME -->`, up to `<!-- end -->`. Behind the name may stand rows to keep,
 `K=1024 D=64 "method=VQ|EMA"`, and `columns=method,usage,psnr`. `across=K` gives each K a column, with the values of
-`columns` in one cell, "rFID / usage". With `regret=psnr,lpips_alex` the table has how far each method is from the best
-one of each condition. `with=NAME` adds the rows, or for regrets the conditions, of another file. `RECIPE-published` is
-what the paper reports of a recipe. docs/results.md has all tables that are marked as whole.
+`columns` in one cell, "rFID / usage"; with `down=K` there is a row per K instead of one per method. With
+`regret=psnr,lpips_alex` the table has how far each method is from the best one of each condition. `with=NAME` adds the
+rows, or for regrets the conditions, of another file. `RECIPE-published` is what the paper reports of a recipe.
+docs/results.md has all tables that are marked as whole.
 """
 
 import argparse
@@ -43,8 +44,8 @@ def read_all(docs: Path = DOCS) -> dict[str, Results]:
     found = {path.stem: Results(**read_object(path)) for path in sorted((docs / "results").glob("*.json"))}
     kept = {path.parent.name: load_comparison(path.parent) for path in (docs / "results").glob(f"*/{COMPARISON_FILE}")}
     found |= {name: from_comparison(kept[name]) for name in sorted(kept)}
-    study = [kept[name] for name in sorted(kept) if name.startswith("study-")]
-    return found | summaries(study) | {f"{name}-published": results for name, results in published().items()}
+    found |= summaries([kept[name] for name in sorted(kept)])
+    return found | {f"{name}-published": results for name, results in published().items()}
 
 
 def published() -> dict[str, Results]:
@@ -100,9 +101,12 @@ def rendered(text: str, everything: Mapping[str, Results]) -> str:
             results = regret_table([results, *more], chosen.pop("regret").split(","))
         else:
             results = joined([results, *more])
-        across = chosen.pop("across", None)
+        across, down = chosen.pop("across", None), chosen.pop("down", "method")
         wanted = {key: value.split("|") for key, value in chosen.items()}
-        table = render(results, wanted, columns) if across is None else render_across(results, across, wanted, columns)
+        if across is None:
+            table = render(results, wanted, columns)
+        else:
+            table = render_across(results, across, wanted, columns, down)
         return found[1] + table + found[3]
 
     return MARKED.sub(filled, text)
@@ -112,7 +116,14 @@ def results_page(everything: Mapping[str, Results]) -> str:
     """docs/results.md."""
     parts = [
         "# Results\n\nEvery table with the command that gives it, made by `make results` from `docs/results/*.json`. "
-        "±: sample standard deviation over seeds.\n"
+        "±: sample standard deviation over seeds.\n",
+        "## Faces\n\n`FACES` is a folder with `train` and `val`: 8,000 and 2,000 faces of "
+        "[UTKFace](https://susanqq.github.io/UTKFace/), cropped, 64×64 JPEG. They are for research and not ours to "
+        "hand on; they are a sample, so with one of your own expect other digits.\n",
+        "## Earlier forms\n\nThe tables that say so were measured with earlier forms of NSVQ and TransVQ than those "
+        "that you install: *before the drift had a memory* it was fitted to the last batch alone; *before the drift "
+        "asked for a need* every drift that was confirmed was followed. Peers are as they were. What the present form "
+        "does is in the grid, in the regret and in the study.\n",
     ]
     for name, results in everything.items():
         if results.listed:

@@ -8,21 +8,29 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from driftvq.experiments.design import Request
+from driftvq.experiments.methods import METHODS
 from driftvq.files import read_records, write_text
 from driftvq.records.codec import decode, encode, write_record
 from driftvq.records.comparisons import CELLS, COMPARISON_FILE, Cell, Comparison, Place, load_comparison, write_cell
 from driftvq.records.runs import METRICS_FILE
 from driftvq.report import Row, aggregate
 from driftvq.report.drawings import times_to_level
+from driftvq.report.results import summarize
 from tables import Results, Value, rounded
 from verdicts import PLACES, verdicts
 
+SCALE = "overnight"
 TABLES = ("table-3d", "table-64d")
 """Recipes of Tables 2 and 3."""
+MAP = "collapse-drift"
+FIGURE = "figure-codebook-size"
+LATENTS = 64
+"""Of an image of the map: 32 px, four of them to a latent."""
 KEPT_EVERY = 200
 """Steps between the readings of a training that are kept."""
 ONE_STUDY = ("recipe", "scale", "metrics", "data", "environment")
@@ -72,8 +80,11 @@ def both(old: Comparison, new: Comparison) -> Comparison:
     if old.sweep is not None and sweep is not None:
         sweep = replace(sweep, values=tuple(sorted({*old.sweep.values, *sweep.values})))  # type: ignore[type-var]
     asked = decode(Request, new.request, "request")
-    sizes = None if sweep is None or asked.codebook_size is None else sweep.values
-    asked = replace(asked, methods=tuple(names), codebook_size=sizes, seeds=len(seeds) if len(seeds) > 1 else None)
+    varied = () if sweep is None else sweep.values
+    asked = replace(
+        asked, methods=tuple(names), seeds=len(seeds) if len(seeds) > 1 else None,
+        codebook_size=asked.codebook_size and varied, conditions=asked.conditions and varied,
+    )  # fmt: skip
     return replace(
         old, methods=methods, sweep=sweep, seeds=seeds, cells=tuple(cells[at] for at in order),
         command=asked.command(), request=encode(asked), notes=tuple(dict.fromkeys((*old.notes, *new.notes))),
@@ -89,9 +100,14 @@ def _shortened(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in record.items()}
 
 
-def summaries(study: Sequence[Comparison]) -> dict[str, Results]:
+def summaries(kept: Sequence[Comparison]) -> dict[str, Results]:
     """The tables that are worked out from all of the study, by their names on pages."""
-    return {"study-verdicts": _verdicts(study), "study-best": _best(study), "study-cost": _cost(study)}
+    study = [comparison for comparison in kept if comparison.scale == SCALE]
+    drift = [comparison for comparison in kept if comparison.recipe == MAP]
+    return {
+        "study-verdicts": _verdicts(study), "study-cells": _cells(study), "study-best": _best(study),
+        "study-cost": _cost(study), "drift-map": _map(drift),
+    }  # fmt: skip
 
 
 def _verdicts(study: Sequence[Comparison]) -> Results:
@@ -103,14 +119,27 @@ def _verdicts(study: Sequence[Comparison]) -> Results:
     return Results("Verdicts", "", "", ["the paper says", "of", "verdict", "numbers"], rows, listed=False)
 
 
+def _cells(study: Sequence[Comparison]) -> Results:
+    """Tables 2 and 3, and what Figure 3 adds: a row for each method with K codes of D dimensions, over its seeds."""
+    metrics = ["rfid", "kid", "lpips_alex", "ssim", "psnr", "usage", "perplexity", "relocated"]
+    order = list(METHODS)
+    rows: list[list[Value]] = []
+    for place, seeds in sorted(_by_place(study).items(), key=lambda item: (*item[0][1:], order.index(item[0][0]))):
+        values = [summarize(found) if (found := _of(seeds, name)) else None for name in metrics]
+        means = [value and rounded(value.mean, value.spread) for value in values]
+        rows.append([METHODS[place.method].label, place.codes or None, place.dim, *means, len(seeds)])
+    columns = ["method", "K", "D", *metrics, "seeds"]
+    return Results("Tables 2 and 3", "", "", columns, rows, listed=False)
+
+
 def _best(study: Sequence[Comparison]) -> Results:
     """Table 4: every method at that of its places where its rFID, the mean over seeds, is lowest; the best first."""
     metrics = ["rfid", "lpips_alex", "ssim"]
     places: dict[str, list[tuple[list[float], int, int, int]]] = {}
-    for (label, codes, dim), cells in _by_place(study).items():
-        seeds = list({cell.seed: cell for cell in cells}.values())
-        means = [statistics.fmean(cell.values[name] for cell in seeds) for name in metrics]
-        places.setdefault(label, []).append((means, codes, dim, len(seeds)))
+    for (method, codes, dim), seeds in _by_place(study).items():
+        if (codes, dim) in PLACES:
+            means = [statistics.fmean(_of(seeds, name)) for name in metrics]
+            places.setdefault(METHODS[method].label, []).append((means, codes, dim, len(seeds)))
     best = sorted((min(found), label) for label, found in places.items())
     rows: list[list[Value]] = [
         [label, codes, dim, *(rounded(mean, None) for mean in means), seeds, f"{len(places[label])} of {len(PLACES)}"]
@@ -119,15 +148,45 @@ def _best(study: Sequence[Comparison]) -> Results:
     return Results("Table 4", "", "", ["method", "K", "D", *metrics, "seeds", "places"], rows, listed=False)
 
 
-def _by_place(study: Sequence[Comparison]) -> dict[tuple[str, int, int], list[Cell]]:
-    """The finished cells of Tables 2 and 3 by the method's label, K and D."""
-    found: dict[tuple[str, int, int], list[Cell]] = {}
-    for comparison in study:
-        labels = {method.name: method.label for method in comparison.methods}
+def _map(drift: Sequence[Comparison]) -> Results:
+    """Where drift decides: by codes per latent of a batch, each method in each of the conditions."""
+    metrics = ["usage@300", "usage", "psnr", "lpips_alex", "relocated"]
+    rows: list[tuple[Fraction, list[Value]]] = []
+    for comparison in drift:
+        names = {method.name: method.label for method in comparison.methods}
         for cell in comparison.cells:
-            if cell.status == "done" and comparison.recipe in TABLES and cell.codebook_size:
-                found.setdefault((labels[cell.method], cell.codebook_size, cell.code_dim or 0), []).append(cell)
-    return found
+            if cell.status == "done" and cell.codebook_size:
+                share = Fraction(cell.codebook_size, LATENTS * cell.config["batch_size"])
+                place: list[Value] = [f"{share}: {cell.point}", cell.codebook_size, cell.config["batch_size"]]
+                values = [cell.values.get(name) for name in metrics]
+                found = [None if value is None else rounded(value, None) for value in values]
+                rows.append((share, [*place, names[cell.method], *found]))
+    rows.sort(key=lambda row: (row[0], row[1][1]))
+    columns = ["codes per latent", "K", "batch size", "method", *metrics]
+    return Results("Where drift decides", "", "", columns, [row for _, row in rows], listed=False)
+
+
+class At(NamedTuple):
+    """A method with so many codes, none for the ceiling, of so many dimensions."""
+
+    method: str
+    codes: int
+    dim: int
+
+
+def _by_place(study: Sequence[Comparison]) -> dict[At, list[Cell]]:
+    """The finished cells of Tables 2 and 3 and of Figure 3; of each seed the one that was kept last."""
+    found: dict[At, dict[int, Cell]] = {}
+    for comparison in study:
+        for cell in comparison.cells:
+            if cell.status == "done" and comparison.recipe in (*TABLES, FIGURE):
+                place = At(cell.method, cell.codebook_size or 0, cell.config["code_dim"])
+                found.setdefault(place, {})[cell.seed] = cell
+    return {place: list(seeds.values()) for place, seeds in found.items()}
+
+
+def _of(cells: Sequence[Cell], name: str) -> list[float]:
+    return [value for cell in cells if (value := cell.values.get(name)) is not None]
 
 
 def _cost(study: Sequence[Comparison]) -> Results:

@@ -99,23 +99,26 @@ def joined(tables: Sequence[Results]) -> Results:
     return replace(tables[0], rows=rows)
 
 
-def render_across(results: Results, across: str, wanted: Mapping[str, Sequence[str]], columns: Sequence[str]) -> str:
-    """A Markdown table with a row per method and a column per value of ``across``."""
-    for name in (across, *wanted, *columns):
+def render_across(
+    results: Results, across: str, wanted: Mapping[str, Sequence[str]], columns: Sequence[str], down: str = "method"
+) -> str:
+    """A Markdown table with a row per value of ``down``, and a column per value of ``across``."""
+    for name in (across, down, *wanted, *columns):
         check_name("column", name, results.columns)
-    at, method = results.columns.index(across), results.columns.index("method")
+    at, first = results.columns.index(across), results.columns.index(down)
     cells: dict[tuple[str, str], str] = {}
     for row in results.rows:
         if all(as_text(row[results.columns.index(name)]) in texts for name, texts in wanted.items()):
             values = [_cell(results, place, row[place]) for place in map(results.columns.index, columns)]
-            cells.setdefault((as_text(row[method]), as_text(row[at])), " / ".join(values))
+            cells.setdefault((as_text(row[first]), as_text(row[at])), " / ".join(values))
     if not cells:
         raise ValueError(f"no row of {results.title!r} has {dict(wanted)}")
-    methods, points = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))
+    names, points = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))
     points.sort(key=lambda text: (not text.isdecimal(), int(text) if text.isdecimal() else 0))
     short = across.split()[-1]
-    lines = [["method", *(f"{short} = {point}" for point in points)], ["---"] * (len(points) + 1)]
-    lines += [[name, *(cells.get((name, point), "") for point in points)] for name in methods]
+    headings = [f"{short} = {point}" if point.isdecimal() else point for point in points]
+    lines = [[down, *headings], ["---"] * (len(points) + 1)]
+    lines += [[name, *(cells.get((name, point), "") for point in points)] for name in names]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 

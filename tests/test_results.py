@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from benchmarks.regret import by_condition, regrets
 
+from driftvq.experiments.methods import METHODS as KNOWN_METHODS
+from driftvq.records.comparisons import Sweep
 from driftvq.report import load_comparison, write_report
 from tests.report.synthetic import write_comparison
 
@@ -108,6 +111,23 @@ def test_runs_that_are_kept_together_are_one_comparison(results: ModuleType, tmp
     assert {path: path.read_bytes() for path in kept.rglob("*.json*")} == before
 
 
+def test_conditions_that_are_kept_together_are_those_of_both(results: ModuleType, tmp_path: Path) -> None:
+    from study import both
+
+    folder = write_comparison(tmp_path / "x", sweep=None, seeds=(0,), images=1, size=16)
+    first, second = (
+        replace(
+            load_comparison(folder), sweep=Sweep("condition", names, "condition"),
+            request={"recipe": "collapse-drift", "methods": ["vq"], "conditions": list(names)},
+        )
+        for names in (("K 64, batch 1", "K 64, batch 4"), ("K 64, batch 4", "K 64, batch 16"))
+    )  # fmt: skip
+    found = both(first, second)
+    assert found.sweep is not None
+    assert set(found.sweep.values) == {"K 64, batch 1", "K 64, batch 4", "K 64, batch 16"}
+    assert "--conditions 'K 64, batch 1' 'K 64, batch 16' 'K 64, batch 4'" in found.command
+
+
 def test_the_study_is_summed_up_from_its_cells(results: ModuleType) -> None:
     """Against the files themselves, read anew."""
     tables, places = results.read_all(), dict[str, dict[tuple[int, int], dict[int, tuple[dict[str, Any], Path]]]]()
@@ -116,6 +136,15 @@ def test_the_study_is_summed_up_from_its_cells(results: ModuleType) -> None:
         if cell["status"] == "done" and cell["codebook_size"]:
             seeds = places.setdefault(cell["method"], {}).setdefault((cell["codebook_size"], cell["code_dim"]), {})
             seeds[cell["seed"]] = cell, path.with_name("metrics.jsonl")
+    by_place = {tuple(row[:3]): row for row in tables["study-cells"].rows if row[1]}
+    assert len(by_place) == sum(map(len, places.values()))
+    for place, seeds in places["sim_vq"].items():
+        row = by_place["SimVQ", *place]
+        for name in ("rfid", "psnr", "usage"):
+            mean = sum(cell["values"][name] for cell, _ in seeds.values()) / len(seeds)
+            found = row[tables["study-cells"].columns.index(name)]
+            assert (found[0] if len(seeds) > 1 else found) == pytest.approx(mean, rel=1e-5)
+        assert row[-1] == len(seeds)
     best = {row[0]: row[1:] for row in tables["study-best"].rows}
     assert len(best) == len(places)
     assert [row[3] for row in tables["study-best"].rows] == sorted(row[3] for row in tables["study-best"].rows)
@@ -141,6 +170,23 @@ def test_the_study_is_summed_up_from_its_cells(results: ModuleType) -> None:
         assert before < steps <= after
         assert low + (high - low) * (steps - before) / (after - before) == pytest.approx(level, abs=1e-3)
         assert seconds == pytest.approx(steps * ms / 1000, rel=0.02)
+
+
+def test_the_map_of_the_drift_has_every_cell_at_its_codes_per_latent(results: ModuleType) -> None:
+    """Of which an image of 32 px has 64."""
+    table, cells = results.read_all()["drift-map"], dict[tuple[Any, ...], Any]()
+    for path in (ROOT / "docs" / "results" / "collapse-drift" / "cells").glob("*/cell.json"):
+        cell = json.loads(path.read_text())
+        place = cell["codebook_size"], cell["config"]["batch_size"], KNOWN_METHODS[cell["method"]].label
+        cells[place] = cell["values"]
+    assert len(cells) == len(table.rows)
+    before = 0.0
+    for words, codes, batch, method, *values in table.rows:
+        share = float(Fraction(words.partition(":")[0]))
+        assert share == codes / (64 * batch)
+        assert share >= before
+        before, found = share, cells[codes, batch, method]
+        assert values == [pytest.approx(found[name], rel=1e-5) if name in found else None for name in table.columns[4:]]
 
 
 def test_a_printed_table_comes_back_as_it_was(tables: ModuleType) -> None:
@@ -191,6 +237,10 @@ def test_each_size_has_a_column_and_the_rows_of_another_file_fill_in(results: Mo
         ["| A", "1024", "20.00"], ["| A", "64", "19.00"], ["| B", "64", "18.00"],
     ]  # fmt: skip
     assert "| A |" not in results.rendered(marked.format(" method=B"), everything)
+    turned = '<!-- results: first "down=codebook size K" across=method columns=psnr -->\n<!-- end -->'
+    assert results.rendered(turned, everything).splitlines()[1:5] == [
+        "| codebook size K | A |", "| --- | --- |", "| 1024 | 20.00 |", "| 64 | 19.00 |",
+    ]  # fmt: skip
     with pytest.raises(ValueError, match="no row of 't' has"):
         results.rendered(marked.format(" method=C"), everything)
 
@@ -227,7 +277,7 @@ def test_the_numbers_of_the_readme_are_those_of_the_results(results: ModuleType)
         assert f"| {ours} {unit} | {theirs:,} {unit} |" in text
     relocated = value("study-table-3-8192", "relocated", "NS-VQ (driftvq)")
     assert value("study-table-3-8192", "usage", "NS-VQ (driftvq)") == 1.0
-    assert f"relocated to latents, {relocated:,.0f} times in 5,000 steps with 8,192 codes, all of which live" in text
+    assert f"With 8,192 codes it moves {relocated:,.0f} in 5,000 steps, and all live" in text
     printed = [value("study-table-3", "usage", name) for name in ("NS-VQ, as printed", "TransVQ, as printed")]
     assert f"As printed, {printed[0] * 100:.0f} % and {printed[1] * 100:.0f} % of 1,024 codes live" in text
     for name in ("NSVQ", "TransVQ, MLP", "NSVQ without the drift"):
