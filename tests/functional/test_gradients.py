@@ -224,3 +224,14 @@ def test_a_rotation_is_the_same_at_every_scale(scale):
         rotate(scaled, codes * factor).backward(upstream)
         gradients.append(scaled.grad)
     torch.testing.assert_close(*gradients)
+
+
+def test_a_latent_that_is_next_to_nothing_beside_its_code_gets_its_gradient_unchanged() -> None:
+    codes, gradient = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    z = (torch.randn(3, 4, dtype=torch.float64) * torch.tensor([[1e-12], [0.0], [1.0]])).requires_grad_()
+    rotated = rotate(z, codes)
+    assert torch.equal(rotated, codes)
+    (got,) = torch.autograd.grad(rotated, z, gradient)
+    assert torch.equal(got[:2], gradient[:2])
+    ratio = codes[2].norm() / z[2].norm()  # of the last one it is turned, and stretched by λ
+    torch.testing.assert_close(got[2].norm(), gradient[2].norm() * ratio)

@@ -143,10 +143,16 @@ def modified_straight_through(z_nd: Tensor, codes_nd: Tensor, divisor: float | T
     return straight_through(z_nd, codes_nd) + _zero(codes_nd) * (2 / d)
 
 
+SHORT = 1e-3  # of its code's length: less of a latent has no direction
+
+
 def rotate(z_nd: Tensor, codes_nd: Tensor) -> Tensor:
     """The rotation trick: ``c = sg(λR) z``, so the encoder's gradient is turned and scaled as z was to reach c.
 
     ``R = I - 2 r rᵀ + 2 ĉ ẑᵀ`` with ``r ∝ ẑ + ĉ`` rotates ẑ to ĉ; ``λ = |c| / |z|``. (Fifty et al., 2024.)
+
+    A latent that is next to nothing beside its code, such as what a residual leaves of one that was a code, has no
+    direction to turn and a λ without bound: the gradient reaches it unchanged.
     """
     z, c, eps = z_nd.detach(), codes_nd.detach(), torch.finfo(z_nd.dtype).tiny ** 0.5
     z_norm, c_norm = z.norm(dim=1, keepdim=True).clamp(min=eps), c.norm(dim=1, keepdim=True)
@@ -154,7 +160,8 @@ def rotate(z_nd: Tensor, codes_nd: Tensor) -> Tensor:
     r = F.normalize(z_unit + c_unit, dim=1, eps=eps)
     change = _zero(z_nd)
     along_r, along_z = ((change * axis).sum(dim=1, keepdim=True) for axis in (r, z_unit))
-    rotated: Tensor = c + (change - 2 * along_r * r + 2 * along_z * c_unit) * (c_norm / z_norm)
+    turned = (change - 2 * along_r * r + 2 * along_z * c_unit) * (c_norm / z_norm)
+    rotated: Tensor = c + torch.where(z_norm > SHORT * c_norm, turned, change)
     return rotated
 
 
