@@ -294,6 +294,19 @@ def test_products_in_tf32_are_not_searched_with(measured):
         torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def test_the_present_setting_of_tf32_is_asked_alone(measured):
+    """To ask for the former one is an error once the present one was set."""
+    measured[0]["by blocks"] = 0.1
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert choose() == "triton"
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        assert choose() == "blocks"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
 def test_ways_by_device(monkeypatch):
     fused = SimpleNamespace(MAX_DIMS=256, nearest_by_triton=WAYS["triton"])
     monkeypatch.setattr(search, "_triton_search", lambda: fused)

@@ -309,7 +309,7 @@ def fastest(ways: Mapping[str, Search], x_nd: Tensor, scoring: Scoring) -> str:
     TensorFloat-32, which is not precise enough to search with.
     """
     preferred, codes = next(iter(ways)), len(scoring.weight_kd)
-    if len(ways) == 1 or torch.are_deterministic_algorithms_enabled() or torch.backends.cuda.matmul.allow_tf32:
+    if len(ways) == 1 or torch.are_deterministic_algorithms_enabled() or _rounds_to_tf32():
         return preferred
     # One class: the device, latents and codes up to the next power of two, and the dimension.
     shape = str(x_nd.device), (len(x_nd) - 1).bit_length(), (codes - 1).bit_length(), x_nd.shape[1]
@@ -320,6 +320,13 @@ def fastest(ways: Mapping[str, Search], x_nd: Tensor, scoring: Scoring) -> str:
         quickest = min(best, key=lambda name: best[name])
         _remembered[shape] = quickest if best[quickest] < MARGIN * best[preferred] else preferred
     return _remembered[shape]
+
+
+def _rounds_to_tf32() -> bool:
+    """By torch's present setting, which knows what the former one says; to ask that one may be an error."""
+    matmul = torch.backends.cuda.matmul
+    present = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32) if present is None else present == "tf32"
 
 
 def _milliseconds(call: Callable[[], Tensor], device: torch.device) -> float:
