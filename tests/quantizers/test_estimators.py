@@ -105,3 +105,17 @@ def test_codes_are_drawn_by_their_distance_and_the_temperature() -> None:
 def test_a_temperature_is_positive() -> None:
     with pytest.raises(ValueError, match="temperature must be positive, got 0"):
         Sampled(0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gumbel_has_something_to_choose_by_where_latents_are_codes_far_from_the_origin(seed: int) -> None:
+    """Their distances are nothing but rounding, and logits in units of it would be as well."""
+    torch.manual_seed(seed)
+    vq = VQ(dim=4, codebook_size=16, estimator="gumbel")
+    vq.set_codebook_(torch.randn(16, 4) + 1000)
+    z = vq.codebook.detach().repeat(50, 1).requires_grad_()
+    quantized, indices, loss = vq(z)
+    (quantized.sum() + loss).backward()
+    assert torch.equal(indices, torch.arange(16).repeat(50))
+    assert z.grad.abs().max() < 1
+    assert vq.book.codes.grad.abs().max() <= 51

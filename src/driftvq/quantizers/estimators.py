@@ -144,11 +144,18 @@ class Sampled(Estimator):
 
 
 def _logits(z_nd: Tensor, codebook_kd: Tensor, match: Match, temperature: float) -> tuple[Tensor, Tensor]:
-    """Weight and bias of ``-|z - c_k|² / (T s)``, up to what is the same for all codes."""
+    """Weight and bias of ``-|z - c_k|² / (T s)``, up to what is the same for all codes.
+
+    By the codes less their mean, ``c̄``, as far from the origin nothing would be left of their differences. s is no less
+    than what these products are rounded to: below that there is nothing to choose by.
+    """
     with torch.no_grad():
-        scale = masked_mse(z_nd, match.codes, match.valid) * z_nd.shape[1] * temperature
-        scale = scale.clamp(min=torch.finfo(z_nd.dtype).tiny ** 0.5)
-    return codebook_kd * (2 / scale), -codebook_kd.square().sum(dim=1) / scale
+        precision, mean_d = torch.finfo(z_nd.dtype), codebook_kd.mean(dim=0)
+        spread, size = ((codes.square().sum(dim=1).mean()).sqrt() for codes in (codebook_kd - mean_d, codebook_kd))
+        scale = (masked_mse(z_nd, match.codes, match.valid) * z_nd.shape[1]).maximum(precision.eps * spread * size)
+        scale = (scale * temperature).clamp(min=precision.tiny**0.5)
+    centred_kd = codebook_kd - mean_d
+    return centred_kd * (2 / scale), -(centred_kd * (centred_kd + 2 * mean_d)).sum(dim=1) / scale
 
 
 ESTIMATORS: dict[str, type[Estimator]] = {
