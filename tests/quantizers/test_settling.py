@@ -1,6 +1,7 @@
 """A settled codebook is k-means of the latents, for every quantizer that has one."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -106,3 +107,15 @@ def test_a_settled_codebook_can_be_let_free_again() -> None:
     settle_(vq, clusters(), passes=2)
     vq.freeze_codebook = False
     assert all(parameter.requires_grad for parameter in vq.book.parameters())
+
+
+@pytest.mark.parametrize("options", [{"quantizer_dropout": 0.9}, {"estimator": "gumbel"}], ids=str)
+def test_levels_settle_on_what_evaluation_leaves_for_them(options: dict[str, Any]) -> None:
+    """Not on what a training that drops levels or draws codes would."""
+    plain = ResidualVQ(dim=4, codebook_size=16, num_quantizers=3, quantizer="vq")
+    other = ResidualVQ(dim=4, codebook_size=16, num_quantizers=3, quantizer="vq", **options)
+    other.load_state_dict(plain.state_dict())
+    kept = other.quantizer_dropout, [part.estimator for part in other.quantizers]
+    assert settle_(other, clusters(), passes=3) == settle_(plain, clusters(), passes=3)
+    assert torch.equal(other.part(2).codebook, plain.part(2).codebook)
+    assert (other.quantizer_dropout, [part.estimator for part in other.quantizers]) == kept

@@ -10,7 +10,9 @@ from driftvq.quantizers.codebook import CodebookQuantizer
 from driftvq.quantizers.codebooks.base import Codebook, Lesson
 from driftvq.quantizers.codebooks.sampling import draw_rows
 from driftvq.quantizers.distributed import sum_over_processes
+from driftvq.quantizers.estimators import StraightThrough
 from driftvq.quantizers.quantizer import Quantizer
+from driftvq.quantizers.residual_vq import ResidualVQ
 
 
 class SettlingCodes(Codebook):
@@ -95,7 +97,7 @@ def _lloyd_(
     quantizer: Quantizer, parts: list[CodebookQuantizer], batches: Iterable[Tensor], passes: int
 ) -> list[float]:
     """What :func:`settle_` does to the codebooks; the ages of codes and the steps counted stay what they were."""
-    books, training, errors = [part.book for part in parts], quantizer.training, []
+    before, training, errors = [(part.book, part.estimator) for part in parts], quantizer.training, []
     every = [part for part in quantizer.modules() if isinstance(part, Quantizer)]
     counted = [(part, part.code_age.clone(), part.step.clone()) for part in every]
     quantizer.train()
@@ -103,6 +105,10 @@ def _lloyd_(
         part.start.finish_()
         codes_kd = part.codebook.to(torch.promote_types(part.codebook.dtype, torch.float32))
         part.book = SettlingCodes(codes_kd, part.metric == "cosine", -(-len(codes_kd) // 8))
+        part.estimator = StraightThrough()  # what is left for a next level is then what evaluation leaves
+    dropping = [(levels, levels.quantizer_dropout) for levels in every if isinstance(levels, ResidualVQ)]
+    for levels, _ in dropping:
+        levels.quantizer_dropout = 0.0
     try:
         for _ in range(passes):
             for latents in batches:
@@ -110,8 +116,10 @@ def _lloyd_(
             errors.append(sum(part.book.next_() for part in parts if isinstance(part.book, SettlingCodes)))
     finally:
         found = [part.codebook.clone() for part in parts]
-        for part, book in zip(parts, books, strict=True):
-            part.book = book
+        for part, (book, estimator) in zip(parts, before, strict=True):
+            part.book, part.estimator = book, estimator
+        for levels, dropout in dropping:
+            levels.quantizer_dropout = dropout
         for each, age, step in counted:
             each.code_age.copy_(age)
             each.step.copy_(step)
