@@ -1,10 +1,12 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftvq.quantizers.codebooks.sampling import PLACES, Drawn, draw_rows, find_places, take_over
+from driftvq.quantizers.codebooks.sampling import PLACES, Drawn, draw_rows, find_places, running_sum, take_over
 
 
 def drawn(weight: np.ndarray, wanted: int, places: int = 40, step: int = 0) -> np.ndarray:
@@ -87,3 +89,35 @@ def test_as_many_lost_codes_as_latents_take_over_each_of_them_once() -> None:
     assert taken.sum() == len(few[taken].unique()) == 2
     every, _ = take_over(codes[:5], torch.ones(5, dtype=torch.bool), x, torch.ones(5), torch.tensor(3))
     assert sorted(every.flatten().tolist()) == x.flatten().tolist()
+
+
+@given(weight=st.lists(st.floats(0, 5, width=32), min_size=1, max_size=200))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_running_sums_in_whole_numbers_are_those_of_numpy(weight: list[float]) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = running_sum(torch.tensor(weight))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    expected = np.cumsum(np.array(weight, dtype=np.float64))
+    np.testing.assert_allclose(found.double(), expected, rtol=1e-6, atol=1e-6 * max(expected[-1], 1e-30))
+
+
+def test_no_running_sum_of_floats_is_asked_for_where_algorithms_are_deterministic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On CUDA it raises an error then."""
+    asked, plain = list[torch.dtype](), torch.Tensor.cumsum
+
+    def cumsum(values: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        asked.append(values.dtype)
+        return plain(values, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "cumsum", cumsum)
+    torch.use_deterministic_algorithms(True)
+    try:
+        drawn(np.array([1.0, 0, 4, 8, 9]), 3)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert asked
+    assert not any(dtype.is_floating_point for dtype in asked)

@@ -35,7 +35,7 @@ def draw_rows(
     """
     if len(x_nd) == 0:
         x_nd, weight_n = x_nd.new_zeros(1, x_nd.shape[1]), weight_n.new_zeros(1)
-    reached_n, places_m = weight_n.cumsum(dim=0), torch.arange(places, device=x_nd.device)
+    reached_n, places_m = running_sum(weight_n), torch.arange(places, device=x_nd.device)
     below, total = None, reached_n[-1]
     if world_size() > 1:
         if totals_r is None:
@@ -51,6 +51,15 @@ def draw_rows(
     there_m[1:].logical_and_(rows_m[1:] != rows_m[:-1])
     drawn = Drawn(x_nd[rows_m.clamp(min=0, max=len(x_nd) - 1)], there_m)
     return drawn if below is None else _shared(drawn, rows_m >= 0)
+
+
+def running_sum(weight_n: Tensor) -> Tensor:
+    """``S_i = Σ_{j≤i} w_j``; in whole numbers where algorithms are to be deterministic: CUDA has no other that is."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return weight_n.cumsum(dim=0)
+    unit = weight_n.sum().clamp(min=torch.finfo(weight_n.dtype).tiny) / 2**40
+    whole_n: Tensor = (weight_n / unit).round().long().cumsum(dim=0)
+    return whole_n * unit
 
 
 def _shared(drawn: Drawn, here_m: Tensor) -> Drawn:
