@@ -218,3 +218,13 @@ def test_a_compiled_start_finds_out_that_a_codebook_was_loaded_in_place() -> Non
     assert torch.equal(twin.codebook, before)  # it was not started again
     compiled(batch(6))
     assert not torch.equal(twin.codebook, before)
+
+
+def test_a_start_that_is_over_keeps_no_codes_of_its_own() -> None:
+    vq = make(VQ)
+    for seed in range(6):
+        vq(batch(seed))
+    assert vq.start.latest is None
+    vq = make(VQ)
+    vq(batch(0))
+    assert copy.deepcopy(vq).start.latest is None

@@ -85,8 +85,10 @@ class KMeansStart(nn.Module):
 
     def waits(self) -> bool:
         """Whether latents are still to be gathered; a loader may have written the buffer alone."""
-        if not self.done and not torch.compiler.is_compiling():  # a graph leaves it to the operator to find out
-            self.done = bool(self.finished > 0)
+        if not torch.compiler.is_compiling():  # a graph leaves it to the operator to find out
+            self.done = self.done or bool(self.finished > 0)
+            if self.done and torch._C._current_graph_task_id() == -1:
+                self.latest = None  # no backward pass asks for it any more
         return not self.done
 
     def finish_(self) -> None:
@@ -134,6 +136,9 @@ class KMeansStart(nn.Module):
             errors.append(f"{name} must be at most {self.needed} latents of {dim}, got {tuple(found.shape)}")
         else:
             self.pending = found.to(self.finished.device, copy=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "latest": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
