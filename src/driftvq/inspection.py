@@ -3,7 +3,6 @@
 Shape suffixes: k codes, d dimensions, b codes of one block.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ from driftvq.metrics.evaluation import CodeCounter
 from driftvq.models import VQVAE, model_hash
 from driftvq.models.vqvae import code_tensors, count_parameters
 from driftvq.quantizers.codebook import CodebookQuantizer
+from driftvq.quantizers.quantizer import Quantizer
 from driftvq.records.codec import encode
-from driftvq.records.metric_table import codebook_state, expected_usage, is_better, metric
+from driftvq.records.metric_table import codebook_state, is_better, metric
 from driftvq.records.runs import CONFIG_FILE, METRICS_FILE
 from driftvq.training.settings import read_settings
 
@@ -51,7 +51,7 @@ def inspect_model(
         report |= {"model": _describe_model(model, size), "codebook": describe_codebook(model)}
         if images is not None and model.quantizer is not None:
             with eval_batches(images, size=size, batch_size=16, limit=limit) as batches:
-                report["use"] = _measure_use(model, model.quantizer.codebook_size, batches)
+                report["use"] = _measure_use(model, model.quantizer, batches)
     records = [] if run is None else read_records(run / METRICS_FILE)
     report |= {"training_config": training_config, "training": summarise(records), "drift": drift_series(records)}
     plain: dict[str, Any] = encode(report | {"verdict": give_verdict(report)})
@@ -63,21 +63,25 @@ def _describe_model(model: VQVAE, size: int) -> dict[str, Any]:
     facts |= {"parameters": count_parameters(model), "downscale": model.downscale}
     facts["not_finite"] = [name for name, value in model.state_dict().items() if not value.isfinite().all()]
     if model.quantizer is not None:
-        indices = math.prod(model.grid_size((size, size))) * max(1, model.quantizer.indices_per_position)
-        bits = indices * math.log2(model.quantizer.codebook_size)
-        facts["tokens"] = {"size": size, "indices": indices, "bits_per_image": bits, "bits_per_pixel": bits / size**2}
+        width = (model.quantizer.indices_per_position,) if model.quantizer.indices_per_position else ()
+        image = CodeCounter(model.quantizer)
+        image.update(torch.zeros(1, *model.grid_size((size, size)), *width, dtype=torch.int64))
+        bits = image.bits_per_image()
+        sizes = {"bits_per_image": bits, "bits_per_pixel": bits / size**2}
+        facts["tokens"] = {"size": size, "indices": image.indices, **sizes}
     return facts
 
 
-def _measure_use(model: VQVAE, codes: int, batches: Iterable[ImageBatch]) -> dict[str, Any]:
+def _measure_use(model: VQVAE, quantizer: Quantizer, batches: Iterable[ImageBatch]) -> dict[str, Any]:
     """How images use the codes: usage and perplexity, and how many images could not be read."""
-    counter, skipped = CodeCounter(codes), 0
+    counter, skipped = CodeCounter(quantizer), 0
     for batch in batches:
         skipped += len(batch.skipped)
         if len(batch.images):
             counter.update(model.encode(to_float(batch.images)))
-    seen = {"images": counter.images, "skipped": skipped, "indices": counter.indices, "codebook_size": codes}
-    return seen | {"usage": counter.usage(), "perplexity": counter.perplexity()}
+    seen = {"images": counter.images, "skipped": skipped, "indices": counter.indices}
+    found = {"usage": counter.usage(), "perplexity": counter.perplexity(), "expected_usage": counter.expected_usage()}
+    return seen | {"codebook_size": quantizer.codebook_size} | found
 
 
 def summarise(records: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -135,9 +139,7 @@ def give_verdict(report: Mapping[str, Any]) -> dict[str, str]:
         state = "collapsing" if state == "partly used" and falling else state
         reasons.append(f"{_percent(trained)} of the codes were selected {when}")
     if use is not None:
-        # The share that as many latents as were looked at select of equally likely codes.
-        latents = use["indices"] // max(1, codebook.get("indices_per_position", 1))
-        possible = expected_usage(use["codebook_size"], latents)
+        possible = use["expected_usage"]
         if codebook_state(use["usage"], possible) == "alive":  # a code that is selected is not dead, whoever selects it
             state = "alive"
         best = f", where {possible:.0%} could be expected of equally used codes" if possible < 0.95 else ""

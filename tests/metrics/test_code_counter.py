@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from driftvq import make_quantizer
 from driftvq.metrics import CodeCounter
 
 
@@ -28,6 +29,46 @@ def test_several_codebooks_are_counted_apart():
     assert counter.usage() == (1 / 4 + 1) / 2
     assert counter.perplexity() == pytest.approx((1 + 4) / 2)
     assert counter.bits_per_image() == 2 * 2 * 2
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_quantizer_says_which_indices_share_a_codebook(shared):
+    sizes = 8 if shared else (8, 4)
+    vq = make_quantizer("residual_vq", dim=4, codebook_size=sizes, num_quantizers=2, shared_codebook=shared)
+    first, second = torch.tensor([0, 1, 2, 3]), torch.tensor([2, 3, 3, 3])
+    counter = CodeCounter(vq)
+    counter.update(torch.stack([first, second], dim=-1)[None, None])
+    assert counter.usage() == (4 / 8 if shared else (4 / 8 + 2 / 4) / 2)
+    entropy = [[1, 1, 2, 4]] if shared else [[1, 1, 1, 1], [1, 3]]
+    expected = [math.exp(-sum(n / sum(own) * math.log(n / sum(own)) for n in own)) for own in entropy]
+    assert counter.perplexity() == pytest.approx(sum(expected) / len(expected))
+    assert counter.bits_per_image() == (4 * 3 * 2 if shared else 4 * 3 + 4 * 2)
+    assert counter.latents_per_code() == (8 / 8 if shared else 4 / 8)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_coarse_cells_are_counted_once(shared):
+    vq = make_quantizer(
+        "multi_scale_vq", dim=4, codebook_size=16, scales=(1, 2), shared_codebook=shared, channel_first=True
+    )
+    indices = vq(torch.randn(3, 4, 8, 8)).indices
+    counter = CodeCounter(vq)
+    counter.update(indices)
+    levels = [level.numpy().ravel() for level in vq.tokens(indices)]
+    assert counter.indices == sum(map(len, levels)) == 3 * (1 + 4 + 64)
+    assert counter.bits_per_image() == (1 + 4 + 64) * 4
+    books = [np.concatenate(levels)] if shared else levels
+    assert counter.usage() == pytest.approx(np.mean([len(np.unique(book)) / 16 for book in books]))
+
+
+def test_groups_of_levels_are_counted_by_their_codebooks():
+    vq = make_quantizer("grouped_vq", dim=8, codebook_size=16, groups=2, quantizer="residual_vq", num_quantizers=3)
+    assert vq.books_per_index == (0, 1, 2, 3, 4, 5)
+    indices = vq(torch.randn(5, 7, 8)).indices[:, None]
+    counter = CodeCounter(vq)
+    counter.update(indices)
+    shares = [len(column.unique()) / 16 for column in indices.flatten(end_dim=-2).unbind(1)]
+    assert counter.usage() == pytest.approx(sum(shares) / 6)
 
 
 def test_masked_positions_are_not_counted():

@@ -76,6 +76,8 @@ def test_indices_give_back_what_forward_gave(case: Case) -> None:
     quantized, indices, _ = vq(x)
     assert torch.equal(vq.indices_to_codes(indices), quantized)
     assert torch.equal(vq.get_output_from_indices(indices), quantized)
+    for dtype in (torch.int32, torch.int16):  # as they are stored, and no type that indexes
+        assert torch.equal(vq.indices_to_codes(indices.to(dtype)), quantized)
 
     twin = case.make()
     twin.load_state_dict(vq.state_dict())

@@ -82,3 +82,14 @@ def test_sizes_of_fewer_levels_are_those_of_each_group() -> None:
     vq = GroupedVQ(8, (16, 4), **options)
     with pytest.raises(ValueError, match=r"less than \(16, 4\) at their places, got 4"):
         vq.indices_to_codes(torch.tensor([[15, 4]]))
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 100])
+def test_groups_that_share_projections_come_back_exactly(n: int) -> None:
+    """A product of one row is not rounded as one of three is."""
+    torch.manual_seed(0)
+    vq = GroupedVQ(
+        dim=24, codebook_size=64, codebook_dim=48, groups=3, quantizer="factorized_vq", shared_codebook=True
+    ).eval()
+    quantized, indices, _ = vq(torch.randn(n, 24))
+    assert torch.equal(vq.indices_to_codes(indices), quantized)

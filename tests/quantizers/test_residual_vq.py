@@ -253,3 +253,22 @@ def test_latents_of_another_precision_than_the_module_come_back_exactly(
     quantized, indices, _ = vq.eval()(torch.randn(1, 64, 4, dtype=dtype))
     assert quantized.dtype == dtype
     assert torch.equal(vq.indices_to_codes(indices).to(dtype), quantized)
+
+
+@pytest.mark.parametrize("module", [torch.float32, torch.float64])
+def test_levels_without_a_codebook_give_double_latents_back_exactly(module: torch.dtype) -> None:
+    vq = ResidualVQ(dim=3, codebook_size=8, num_quantizers=3, quantizer="bsq").to(module).eval()
+    quantized, indices, _ = vq(torch.randn(50, 3, dtype=torch.float64))
+    assert torch.equal(vq.indices_to_codes(indices).double(), quantized)
+
+
+def test_levels_that_share_a_codebook_restart_a_code_once_in_a_step() -> None:
+    """At a latent, not at what the first level leaves of it, which is nothing once the code is there."""
+    vq = ResidualVQ(dim=2, codebook_size=8, num_quantizers=2, quantizer="vq", shared_codebook=True, restart_after=1)
+    codes = torch.cat([torch.tensor([[5.0, 5.0], [0.0, 0.0]]), 1e3 + 1e3 * torch.arange(6.0)[:, None].expand(6, 2)])
+    vq.part(0).set_codebook_(codes)
+    vq(torch.full((4, 2), 5.0))
+    assert vq.part(0).code_age.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
+    latents = 5 + torch.arange(8.0)[:, None] * torch.tensor([[0.5, 0.25]])
+    vq(latents)
+    assert all((latents == code).all(dim=1).any() for code in vq.part(0).codebook[2:])

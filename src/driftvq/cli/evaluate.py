@@ -113,7 +113,7 @@ def measure(args: argparse.Namespace, source: "ImageSource", size: int | None) -
         progress.add(0)
         evaluation = evaluate(
             model_pairs(model, batches, device, lambda name, reason: skipped.append((name, reason)), room),
-            codebook_size=None if model.quantizer is None else model.quantizer.codebook_size,
+            codebook_size=model.quantizer,
             metrics=args.metrics, weights=args.weights, cache=None if args.no_cache else DEFAULT_CACHE,
             device=device, progress=progress.add,
         )  # fmt: skip

@@ -37,10 +37,11 @@ def measure(
 ) -> Evaluation:
     """Evaluate a model on images that its run holds out, at most so many."""
     device = next(model.parameters()).device
-    codebook_size = None if model.quantizer is None else model.quantizer.codebook_size
-    names = [name for name in metrics if codebook_size is not None or name not in CODE_METRICS]
+    names = [name for name in metrics if model.quantizer is not None or name not in CODE_METRICS]
     with batches_of(config, "val", images, batch_size) as batches:
-        return evaluate(model_pairs(model, batches, device), codebook_size=codebook_size, metrics=names, device=device)
+        return evaluate(
+            model_pairs(model, batches, device), codebook_size=model.quantizer, metrics=names, device=device
+        )
 
 
 def rebuild(folder: Path, model: VQVAE) -> Tensor:
@@ -72,19 +73,19 @@ class UsageProbe:
         """``usage`` and ``perplexity``, the mean over codebooks if there are several; nothing without a quantizer."""
         if model.quantizer is None:
             return {}
-        counter, used = CodeCounter(model.quantizer.codebook_size), dict[str, None]()
-        per_position = max(1, model.quantizer.indices_per_position)
+        counter, used, positions = CodeCounter(model.quantizer), dict[str, None](), 0
         wanted = LATENTS_PER_CODE * counter.codebook_size
         limit = -(-wanted // math.prod(model.grid_size((self.config.size, self.config.size))))
         for split in ("val", "train"):
-            needed = counter.indices + wanted * per_position
+            needed = positions + wanted
             for name, images in self._images(split, limit):
                 used[name] = None
-                counter.update(model.encode(to_float(images).to(next(model.parameters()).device)))
-                if counter.indices >= needed:
+                indices = model.encode(to_float(images).to(next(model.parameters()).device))
+                counter.update(indices)
+                positions += indices.shape[:3].numel()
+                if positions >= needed:
                     break
-        self.latents, counts_qk = counter.indices // per_position, counter.counts_qk
-        self.counts = None if counts_qk is None else counts_qk.sum(dim=0)
+        self.latents, self.counts = positions, torch.stack(counter.counts).sum(dim=0)
         self.over = f"{self.latents / counter.codebook_size:.0f} latents per code ({', '.join(used)})"
         return {"usage": counter.usage(), "perplexity": counter.perplexity()}
 
@@ -98,7 +99,8 @@ class UsageProbe:
 
 def readings(model: VQVAE, latents_nd: Tensor) -> dict[str, float]:
     """What the quantizer of a model just trained says of itself, and whether the latents use all their dimensions."""
-    spread_d = torch.linalg.eigvalsh(latents_nd.double().t().cov().reshape(latents_nd.shape[1], -1)).clamp(min=0).sqrt()
+    covariance_dd = latents_nd.cpu().double().t().cov().reshape(latents_nd.shape[1], -1)
+    spread_d = torch.linalg.eigvalsh(covariance_dd).clamp(min=0).sqrt()
     found = {} if model.quantizer is None else model.quantizer.readings()
     return {**found, "thinnest": float(spread_d[0] / spread_d[-1].clamp(min=1e-300))}
 

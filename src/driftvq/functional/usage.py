@@ -8,7 +8,7 @@ from driftvq.functional.blocks import widest_float
 
 def count_codes(indices: Tensor, codebook_size: int) -> Tensor:
     """How often each code was selected, int64 ``(codebook_size,)``; negative ones (masked positions) do not count."""
-    flat, counts = indices.flatten(), torch.zeros(codebook_size, dtype=torch.int64, device=indices.device)
+    flat, counts = indices.flatten().long(), torch.zeros(codebook_size, dtype=torch.int64, device=indices.device)
     return counts.index_add_(0, flat.clamp(min=0), (flat >= 0).to(torch.int64))
 
 

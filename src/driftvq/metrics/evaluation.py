@@ -21,6 +21,7 @@ from driftvq.metrics.lpips import LPIPS
 from driftvq.metrics.similarity import TooSmallError, check_pair, check_rgb
 from driftvq.metrics.weights import MissingWeightsError, WrongWeightsError, cache_folder
 from driftvq.names import check_name
+from driftvq.quantizers.quantizer import Quantizer
 from driftvq.records import metric_table
 
 FEW_IMAGES = 1000  # below so many images rFID hardly tells a good model from a bad one
@@ -32,13 +33,28 @@ DEFAULT_METRICS = tuple(name for name in METRICS if name not in ("kid_std", "lpi
 
 
 class CodeCounter:
-    """Counts codes over batches of indices, K for each codebook; memory does not grow with the images."""
+    """Counts how often each code is selected, over batches of indices; memory does not grow with the images.
 
-    def __init__(self, codebook_size: int) -> None:
-        if codebook_size < 1:
-            raise ValueError(f"codebook_size must be at least 1, got {codebook_size}")
-        self.codebook_size, self.images, self.indices = codebook_size, 0, 0
-        self.counts_qk: Tensor | None = None
+    Given a quantizer, it knows the size of each codebook, which indices choose from the same one, and which positions
+    share a choice; given a ``codebook_size``, each index has a codebook of that size of its own.
+    """
+
+    def __init__(self, codes: int | Quantizer) -> None:
+        self.quantizer = None if isinstance(codes, int) else codes
+        self.codebook_size = codes if isinstance(codes, int) else codes.codebook_size
+        if self.codebook_size < 1:
+            raise ValueError(f"codebook_size must be at least 1, got {codes}")
+        self.images, self.indices, self.bits = 0, 0, 0.0
+        self.sizes: tuple[int, ...] = ()  # of each index's codebook, and its number
+        self.books: tuple[int, ...] = ()
+        self.counts: list[Tensor] = []  # of each codebook, how often each of its codes was selected ``(k,)``
+        if self.quantizer is not None:
+            self._expect(self.quantizer.sizes_per_index, self.quantizer.books_per_index)
+
+    def _expect(self, sizes: tuple[int, ...], books: tuple[int, ...]) -> None:
+        self.sizes, self.books = sizes, books
+        size_of = dict(zip(books, sizes, strict=True))
+        self.counts = [torch.zeros(size_of[book], dtype=torch.int64) for book in sorted(size_of)]
 
     def update(self, indices: Tensor) -> None:
         """Count one batch, ``b h w`` or ``b h w q`` with an index in each of q codebooks; -1 is not counted."""
@@ -47,13 +63,19 @@ class CodeCounter:
         if indices.numel() and not -1 <= int(indices.min()) <= int(indices.max()) < self.codebook_size:
             found = f"{int(indices.min())} to {int(indices.max())}"
             raise ValueError(f"indices must lie between -1 and {self.codebook_size - 1}, got {found}")
-        places = indices.long().reshape(-1, indices.shape[3] if indices.ndim == 4 else 1)
-        counts_qk = torch.stack([count_codes(place, self.codebook_size) for place in places.unbind(1)]).cpu()
-        if self.counts_qk is not None and len(self.counts_qk) != len(counts_qk):
-            raise ValueError(f"indices per position must stay {len(self.counts_qk)}, got {len(counts_qk)}")
-        self.counts_qk = counts_qk if self.counts_qk is None else self.counts_qk + counts_qk
+        width = indices.shape[3] if indices.ndim == 4 else 1
+        if not self.sizes:
+            self._expect((self.codebook_size,) * width, tuple(range(width)))
+        if width != len(self.sizes):
+            raise ValueError(f"indices per position must stay {len(self.sizes)}, got {width}")
+        quantizer = self.quantizer
+        choices = indices.reshape(-1, width).unbind(1) if quantizer is None else quantizer.choices_per_index(indices)
+        for chosen, size, book in zip(choices, self.sizes, self.books, strict=True):
+            counts_k = count_codes(chosen, size).cpu()
+            self.counts[book] += counts_k
+            self.indices += int(counts_k.sum())
+            self.bits += int(counts_k.sum()) * math.log2(size)
         self.images += len(indices)
-        self.indices += int((indices >= 0).sum())
 
     def usage(self) -> float:
         """Share of codes selected at least once; the mean over codebooks if there are several."""
@@ -64,13 +86,21 @@ class CodeCounter:
         return self._mean(perplexity)
 
     def bits_per_image(self) -> float:
-        """Indices per image times log2 K: the size of an image's tokens without entropy coding."""
-        return self.indices / max(self.images, 1) * math.log2(self.codebook_size)
+        """Indices per image times log2 of their codebook's size: an image's tokens without entropy coding."""
+        return self.bits / max(self.images, 1)
 
-    def _mean(self, measure: Callable[[Tensor], Tensor]) -> float:
-        if self.counts_qk is None:
+    def latents_per_code(self) -> float:
+        """How many choices were counted for each code, in the codebook that has seen fewest."""
+        return min((float(counts_k.sum()) / len(counts_k) for counts_k in self.counts), default=0.0)
+
+    def expected_usage(self) -> float:
+        """The usage that as many choices make of equally likely codes."""
+        return self._mean(lambda counts_k: metric_table.expected_usage(len(counts_k), int(counts_k.sum())))
+
+    def _mean(self, measure: Callable[[Tensor], Tensor | float]) -> float:
+        if not self.counts:
             return math.nan
-        return float(sum(float(measure(counts_k)) for counts_k in self.counts_qk) / len(self.counts_qk))
+        return sum(float(measure(counts_k)) for counts_k in self.counts) / len(self.counts)
 
 
 class Gauge(ABC):
@@ -161,9 +191,9 @@ class FeatureGauge(Gauge):
 class CodeGauge(Gauge):
     """Usage, perplexity and bits per image from the indices."""
 
-    def __init__(self, names: tuple[str, ...], codebook_size: int) -> None:
+    def __init__(self, names: tuple[str, ...], codes: int | Quantizer) -> None:
         super().__init__(*names)
-        self.counter = CodeCounter(codebook_size)
+        self.counter = CodeCounter(codes)
 
     def update(self, real: Tensor, fake: Tensor, indices: Tensor | None) -> None:
         if indices is None:
@@ -171,9 +201,7 @@ class CodeGauge(Gauge):
         self.counter.update(indices)
 
     def values(self) -> dict[str, float]:
-        levels = 1 if self.counter.counts_qk is None else len(self.counter.counts_qk)
-        per_code = self.counter.indices / levels / self.counter.codebook_size
-        enough = metric_table.LATENTS_PER_CODE
+        per_code, enough = self.counter.latents_per_code(), metric_table.LATENTS_PER_CODE
         doubt = f": fewer than {enough}, so codes that are rarely needed look dead" if per_code < enough else ""
         if "usage" in self.names:
             self.notes["usage"] = f"{per_code:.3g} latents per code{doubt}"
@@ -209,7 +237,7 @@ class Evaluation:
 
 
 def evaluate(
-    pairs: Iterable[tuple[Tensor, Tensor, Tensor | None]], *, codebook_size: int | None,
+    pairs: Iterable[tuple[Tensor, Tensor, Tensor | None]], *, codebook_size: int | Quantizer | None,
     metrics: Sequence[str] | None = None, weights: Path | None = None, cache: Path | None = DEFAULT_CACHE,
     device: str | torch.device = "cpu", progress: Callable[[int], None] | None = None,
 ) -> Evaluation:  # fmt: skip
@@ -218,7 +246,8 @@ def evaluate(
     A metric whose weights are absent or that needs larger images ends up in ``missing``; the others are measured.
 
     The pairs are batches of originals and reconstructions, uint8 RGB ``b 3 h w``, and the indices between them or None,
-    like ``codebook_size`` for a model without a codebook. ``metrics`` are names from :data:`METRICS`; ``weights``, a
+    like ``codebook_size`` for a model without a codebook; if it has several, or levels, give its quantizer instead: it
+    knows what its indices mean. ``metrics`` are names from :data:`METRICS`; ``weights``, a
     folder to look for the metrics' weights first; ``cache``, one for the features of the originals, found again by
     content (default: the user's; None: none). ``progress`` is told the number of images of each batch.
     """
@@ -249,7 +278,7 @@ def evaluate(
 
 
 def _make_gauges(
-    chosen: Sequence[str], codebook_size: int | None, weights: Path | None, cache: Path | None, device: str
+    chosen: Sequence[str], codebook_size: int | Quantizer | None, weights: Path | None, cache: Path | None, device: str
 ) -> tuple[list[Gauge], dict[str, str]]:
     """The gauges of the chosen metrics, and why others cannot be made."""
 

@@ -60,6 +60,18 @@ class CompositeQuantizer(Quantizer):
         return tuple(size for quantizer in self._inner() for size in quantizer.sizes_per_index)
 
     @property
+    def books_per_index(self) -> tuple[int, ...]:
+        books: tuple[int, ...] = ()
+        for quantizer in self._inner():
+            first = 0 if self.shared_codebook else len(set(books))
+            books += tuple(first + book for book in quantizer.books_per_index)
+        return books
+
+    def choices_per_index(self, indices: Tensor) -> list[Tensor]:
+        own = zip(self._inner(), self._columns(self._check_indices(indices)), strict=False)
+        return [choice for quantizer, columns in own for choice in quantizer.choices_per_index(columns)]
+
+    @property
     def codebooks(self) -> tuple[Tensor, ...]:
         """The codebook of each quantizer."""
         return tuple(quantizer.codebook for quantizer in self._inner())
@@ -141,10 +153,10 @@ class CompositeQuantizer(Quantizer):
         columns = indices_nq.split(self.indices_per_part, dim=-1)
         return list(columns) if self.part(0).indices_per_position else [column[..., 0] for column in columns]
 
-    def _check_indices(self, indices: Tensor) -> None:
+    def _check_indices(self, indices: Tensor) -> Tensor:
         if isinstance(indices, Tensor):
             self._check_width(indices)
-        super()._check_indices(indices)
+        indices = super()._check_indices(indices)
         columns = zip(self._inner(), self._columns(indices), strict=False)
         each = ((part.sizes_per_index, own.shape[-1] if part.indices_per_position else 1) for part, own in columns)
         sizes = tuple(size for own, width in each for size in own[:width])
@@ -152,6 +164,7 @@ class CompositeQuantizer(Quantizer):
             wrong = torch.stack([indices[..., place] >= size for place, size in enumerate(sizes)], dim=-1)
             if wrong.any():
                 raise ValueError(f"indices must be less than {sizes} at their places, got {indices[wrong][0].item()}")
+        return indices
 
     def _checked_levels(self, levels: int | None) -> int | None:
         return self.part(0)._checked_levels(levels)

@@ -46,7 +46,7 @@ class GroupedVQ(CompositeQuantizer):
 
     def get_codes_from_indices(self, indices: Tensor) -> Tensor:
         """The codes of each group before the output projection, ``(groups, …, codebook_dim / groups)``."""
-        self._check_indices(indices)
+        indices = self._check_indices(indices)
         own = zip(self._inner(), self._columns(indices), strict=True)
         return torch.stack([quantizer.get_codes_from_indices(columns) for quantizer, columns in own])
 
@@ -85,5 +85,10 @@ class GroupedVQ(CompositeQuantizer):
             raise ValueError(f"of {self.parts} groups, in each: {error}") from error
 
     def _lookup_at(self, indices: Tensor, positions: torch.Size) -> Tensor:
+        if self.shared_codebook and not self.sees_neighbours:  # all groups in one product, as in forward: to the bit
+            rows = indices.reshape(len(indices) * self.parts, -1)
+            rows = rows if self.part(0).indices_per_position else rows[:, 0]
+            codes = self.part(0)._decode(rows, torch.Size([*positions, self.parts]))
+            return codes.reshape(len(indices), self.codebook_dim)
         own = zip(self._inner(), self._columns(indices), strict=True)
         return torch.cat([quantizer._decode(columns, positions) for quantizer, columns in own], dim=1)

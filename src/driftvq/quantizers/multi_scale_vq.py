@@ -60,8 +60,12 @@ class MultiScaleVQ(ResidualVQ):
 
     def tokens(self, indices: Tensor) -> list[Tensor]:
         """The indices of each level on its own grid, ``b h_j w_j``; where no position of a cell is valid, -1."""
-        self._check_indices(indices)
+        indices = self._check_indices(indices)
         return [self._of_cells(column, level) for level, column in enumerate(self._columns(indices))]
+
+    def choices_per_index(self, indices: Tensor) -> list[Tensor]:
+        own = enumerate(self.tokens(indices))
+        return [choice for level, cells in own for choice in self.part(level).choices_per_index(cells)]
 
     def indices_of_tokens(self, tokens: Sequence[Tensor], grid: Sequence[int]) -> Tensor:
         """The indices ``b … q`` of what :meth:`tokens` gave for a grid of positions, e.g. ``(8, 8)``."""

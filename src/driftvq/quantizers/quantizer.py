@@ -122,6 +122,15 @@ class Quantizer(nn.Module):
         return (self.codebook_size,)
 
     @property
+    def books_per_index(self) -> tuple[int, ...]:
+        """The number of the codebook that each index of a position chooses from; a shared one has one number."""
+        return tuple(range(len(self.sizes_per_index)))
+
+    def choices_per_index(self, indices: Tensor) -> list[Tensor]:
+        """What was chosen at each index, flat and once, though positions that share a choice repeat it."""
+        return list(indices.reshape(-1, max(1, self.indices_per_position)).unbind(1))
+
+    @property
     def term_weights(self) -> tuple[float, float]:
         """By how much the loss counts the terms ``commitment`` and ``codebook``."""
         return float(getattr(self, "commitment_weight", 0.0)), 1.0
@@ -276,7 +285,7 @@ class Quantizer(nn.Module):
 
     def _flatten_indices(self, indices: Tensor) -> tuple[Tensor, torch.Size]:
         """Checked indices of all positions, and the positions' shape."""
-        self._check_indices(indices)
+        indices = self._check_indices(indices)
         if self.indices_per_position:
             return indices.flatten(end_dim=-2), indices.shape[:-1]
         return indices.flatten(), indices.shape
@@ -301,18 +310,20 @@ class Quantizer(nn.Module):
         if mask.dtype != torch.bool or tuple(mask.shape) != positions:
             raise ValueError(f"mask must be boolean of shape {positions}, got {mask.dtype} of {tuple(mask.shape)}")
 
-    def _check_indices(self, indices: Tensor) -> None:
-        """Refuse what are not indices of codes, or -1."""
+    def _check_indices(self, indices: Tensor) -> Tensor:
+        """Refuse what are not indices of codes, or -1; of any type of integers, then int64."""
         if not isinstance(indices, Tensor) or indices.is_meta:
             got = "one on 'meta'" if isinstance(indices, Tensor) else type(indices).__name__
             raise ValueError(f"indices must be a tensor of integers that has values, got {got}")
         if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
             raise ValueError(f"indices must be integers, got {indices.dtype}")
+        indices = indices.long()
         if torch.compiler.is_compiling() or indices.numel() == 0:
-            return
+            return indices
         low, high, last = int(indices.min()), int(indices.max()), self.codebook_size - 1
         if low < -1 or high > last:
             raise ValueError(f"indices must lie between -1 (masked) and {last}, got {low if low < -1 else high}")
+        return indices
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training or evaluation; statistics that were loaded in half precision are raised to float32."""

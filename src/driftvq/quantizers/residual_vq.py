@@ -1,6 +1,7 @@
 """Residual quantization (Zeghidour et al., 2021: SoundStream)."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar, cast
 
 import torch
@@ -96,9 +97,9 @@ class ResidualVQ(CompositeQuantizer):
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
         levels = self.parts if call.levels is None else call.levels
-        books = (part.book.stored.dtype for part in self.modules() if isinstance(part, CodebookQuantizer))
+        stored = (state.dtype for state in chain(self.parameters(), self.buffers()) if state.is_floating_point())
         # The sum of codes is then rounded as it is when indices are decoded.
-        z_nd = z_nd.to(torch.promote_types(next(books, z_nd.dtype), torch.float32))
+        z_nd = z_nd.to(torch.promote_types(next(stored, torch.float32), torch.float32))
         kept = self._kept_levels(z_nd, call, levels) if self.training and self.quantizer_dropout > 0 else None
         choices = self._choices(z_nd, kept, levels) if self.beam_size > 1 else [None] * levels
         levels_run: list[tuple[Step, Tensor, Tensor]] = []

@@ -121,7 +121,7 @@ def training_values(output: StepOutput, quantizer: Quantizer | None, discriminat
     if discriminator is not None:
         values["train/discriminator"] = float(discriminator)
     if quantizer is not None and output.indices is not None:
-        codes = CodeCounter(quantizer.codebook_size)
+        codes = CodeCounter(quantizer)
         codes.update(output.indices)
         values |= {"train/usage": quantizer.recent_usage(), "train/perplexity": codes.perplexity()}
         values |= {f"quantizer/{name}": value for name, value in quantizer.readings().items()}

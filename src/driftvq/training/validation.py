@@ -58,8 +58,7 @@ class ValidationSums:
 
     def __init__(self, quantizer: Quantizer | None, device: torch.device) -> None:
         self.device = device
-        self.codes = None if quantizer is None else CodeCounter(quantizer.codebook_size)
-        self.places = 1 if quantizer is None else max(1, quantizer.indices_per_position)
+        self.codes = None if quantizer is None else CodeCounter(quantizer)
         self.sums = dict.fromkeys(SUMMED, 0.0)
         self.images = 0
 
@@ -81,11 +80,8 @@ class ValidationSums:
         *sums, images = total.tolist()
         values = {name: value / images if images else math.nan for name, value in zip(SUMMED, sums, strict=True)}
         if self.codes is not None:
-            counts = self.codes.counts_qk
-            if counts is None:
-                counts = torch.zeros(self.places, self.codes.codebook_size, dtype=torch.int64)
-            (counts,) = sum_over_processes(counts.to(self.device))
-            self.codes.counts_qk = counts.cpu()
+            counts = sum_over_processes(*(counts_k.to(self.device) for counts_k in self.codes.counts))
+            self.codes.counts = [counts_k.cpu() for counts_k in counts]
             values |= {"usage": self.codes.usage(), "perplexity": self.codes.perplexity()}
         return {f"val/{name}": value for name, value in values.items() if not math.isnan(value)}
 
