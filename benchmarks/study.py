@@ -4,7 +4,6 @@
 """
 
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from driftvq.files import read_records, write_text
 from driftvq.records.codec import decode, encode, write_record
 from driftvq.records.comparisons import CELLS, COMPARISON_FILE, Cell, Comparison, Place, load_comparison, write_cell
 from driftvq.records.runs import METRICS_FILE
-from driftvq.report import Row, aggregate
+from driftvq.report import aggregate
 from driftvq.report.drawings import times_to_level
 from driftvq.report.results import summarize
 from tables import Results, Value, rounded
@@ -82,7 +81,7 @@ def both(old: Comparison, new: Comparison) -> Comparison:
     asked = decode(Request, new.request, "request")
     varied = () if sweep is None else sweep.values
     asked = replace(
-        asked, methods=tuple(names), seeds=len(seeds) if len(seeds) > 1 else None,
+        asked, methods=tuple(names), seeds=len(seeds) if len(seeds) > 1 else None, first_seed=min(seeds) or None,
         codebook_size=asked.codebook_size and varied, conditions=asked.conditions and varied,
     )  # fmt: skip
     return replace(
@@ -194,27 +193,22 @@ def _cost(study: Sequence[Comparison]) -> Results:
 
     Of several runs at a K and D the one with most methods counts: times of different machines are not compared.
     """
-    runs: dict[tuple[Any, ...], list[list[Value]]] = {}
+    runs: dict[tuple[int, int], list[list[Value]]] = {}
     for comparison in (one for one in study if one.recipe in TABLES):
-        results, found = aggregate(comparison), dict[tuple[Any, ...], list[list[Value]]]()
+        results, found = aggregate(comparison), dict[tuple[int, int], list[list[Value]]]()
         reached = times_to_level(results)
         for row in results.rows:
-            at = reached.get((row.method.name, row.point))
-            ms = row.mean_of("ms_per_step")
-            if at is not None and ms is not None and (where := _where(row)):
+            at, ms, first = reached.get((row.method.name, row.point)), row.mean_of("ms_per_step"), row.done[:1]
+            if at is not None and ms is not None and first and first[0].codebook_size is not None:
+                where = first[0].codebook_size, first[0].code_dim or 0
                 after: list[Value] = ["never", None]
                 if at.seconds is not None:
                     after = [round(at.seconds), round(1000 * at.seconds / ms)]
-                found.setdefault(where, []).append([*where, row.method.label, at.level, *after, round(ms, 1)])
+                place = f"K {where[0]}, D {where[1]}, {at.level:.2f} dB"
+                found.setdefault(where, []).append([place, *where, row.method.label, at.level, *after, round(ms, 1)])
         for where, rows in found.items():
             runs[where] = max(runs.get(where, []), rows, key=len)
-    rows = [row for where in sorted(runs) for row in sorted(runs[where], key=lambda row: row[5] or math.inf)]
-    columns = ["K", "D", "method", "PSNR (dB) to reach", "seconds", "steps", "ms per step"]
-    digits = {"ms per step": 0, "PSNR (dB) to reach": 2}
-    return Results("What it costs", "", "", columns, rows, digits, listed=False)
-
-
-def _where(row: Row) -> tuple[int, int | None] | None:
-    """K and D; None without codes."""
-    first = row.done[0]
-    return None if first.codebook_size is None else (first.codebook_size, first.code_dim)
+    order = [method.label for method in METHODS.values()]
+    rows = [row for where in sorted(runs) for row in sorted(runs[where], key=lambda row: order.index(str(row[3])))]
+    columns = ["place", "K", "D", "method", "PSNR (dB) to reach", "seconds", "steps", "ms per step"]
+    return Results("What it costs", "", "", columns, rows, {"ms per step": 0}, listed=False)

@@ -110,7 +110,7 @@ def render_across(
     for row in results.rows:
         if all(as_text(row[results.columns.index(name)]) in texts for name, texts in wanted.items()):
             values = [_cell(results, place, row[place]) for place in map(results.columns.index, columns)]
-            cells.setdefault((as_text(row[first]), as_text(row[at])), " / ".join(values))
+            cells.setdefault((as_text(row[first]), as_text(row[at])), " / ".join(filter(None, values)))
     if not cells:
         raise ValueError(f"no row of {results.title!r} has {dict(wanted)}")
     names, points = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))

@@ -154,11 +154,12 @@ def test_the_study_is_summed_up_from_its_cells(results: ModuleType) -> None:
     }
     assert tuple(best["SimVQ"][:2]) == min(means, key=lambda place: means[place])
     assert best["SimVQ"][2] == pytest.approx(min(means.values()), rel=1e-5)
-    cost = {tuple(row[:3]): row[3:] for row in tables["study-cost"].rows}
+    cost = {tuple(row[1:4]): (row[0], *row[4:]) for row in tables["study-cost"].rows}
     single = [(place, *seeds[0]) for place, seeds in places["sim_vq"].items() if list(seeds) == [0]]
     assert single
     for place, cell, curve in single:
-        level, seconds, steps, ms = cost[*place, "SimVQ"]
+        words, level, seconds, steps, ms = cost[*place, "SimVQ"]
+        assert words == f"K {place[0]}, D {place[1]}, {level:.2f} dB"
         lines = [json.loads(line) for line in curve.read_text().splitlines()]
         points = [(line["step"], line["val/psnr"]) for line in lines if "val/psnr" in line]
         assert ms == pytest.approx(cell["ms_per_step"], abs=0.051)

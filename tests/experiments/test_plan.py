@@ -25,6 +25,13 @@ def test_seeds_come_one_after_the_other():
     assert [(cell.seed, cell.method.name) for cell in plan.cells] == [(0, "vq"), (0, "fsq"), (1, "vq"), (1, "fsq")]
 
 
+def test_more_seeds_are_those_that_would_have_come_next():
+    later, all_three = (smoke_plan(methods=("vq",), **asked) for asked in ({"seeds": 2, "first_seed": 1}, {"seeds": 3}))
+    assert later.seeds == (1, 2)
+    assert later.cells == all_three.cells[1:]
+    assert "--seeds 2 --first-seed 1" in later.request.command()
+
+
 def test_a_sweep_does_not_touch_a_plain_autoencoder():
     plan = make_plan(Request(methods=("autoencoder", "kmeans_afterwards", "vq"), codebook_size=(64, 128)))
     assert [(c.method.name, c.point) for c in plan.cells] == [

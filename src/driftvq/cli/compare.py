@@ -14,6 +14,7 @@ from driftvq.training.config import SOURCES
 EXAMPLES = """examples:
   driftvq compare                                          embedded photographs
   driftvq compare --seeds 3 --jobs 2                       with the spread over seeds
+  driftvq compare --seeds 2 --first-seed 3                 two more
   driftvq compare --methods all --data my_images/          every cure for collapse, on your own images
   driftvq compare --methods vqgan_ema ns_vq --codebook-size 64 1024 8192
   driftvq compare --data hf:korexyz/celeba-hq-256x256 --scale paper     the paper's setting, on a GPU
@@ -29,7 +30,8 @@ ARGUMENTS = (  # of every comparison; what is not given is the recipe's or the s
     arg("--val-data", metavar="SPEC", help="images to evaluate on (default: held out from --data)"),
     arg("--methods", nargs="+", metavar="NAME", help="see driftvq reproduce --list; all: every one but variants"),
     arg("--conditions", nargs="+", metavar="NAME", help="some of those that a recipe varies, such as 'K 64, D 3'"),
-    number("--seeds", "seeds 0 to N-1 (default: the recipe's, or 1)"),
+    number("--seeds", "how many seeds, from the first one on (default: the recipe's, or 1)"),
+    number("--first-seed", "so that more seeds can be run later, or elsewhere (default: 0)", least=0),
     arg("--scale", metavar="NAME", help=f"{', '.join(SCALES)} (default: {DEFAULT_SCALE})"),
     number("--codebook-size", "several: one after the other", nargs="+", metavar="K"),
     number("--code-dim", "channels of the latents", metavar="D"),

@@ -149,6 +149,7 @@ class Request:
     methods: tuple[str, ...] | None = None
     conditions: tuple[str, ...] | None = None
     seeds: int | None = None
+    first_seed: int | None = None
     codebook_size: tuple[int, ...] | None = None
     code_dim: int | None = None
     batch_size: int | None = None

@@ -74,7 +74,9 @@ def make_plan(request: Request) -> Plan:
     if scale.needs_data and request.data is None:
         raise ValueError(f"--scale {scale.name} needs images: --data SPEC; the embedded photographs are too few")
     methods = tuple(find_methods(request.methods or recipe.methods))
-    seeds = tuple(range(request.seeds or min(recipe.seeds or 1, scale.most.get("seeds", 99))))
+    first_seed = request.first_seed or 0
+    count = request.seeds or min(recipe.seeds or 1, scale.most.get("seeds", 99))
+    seeds = tuple(range(first_seed, first_seed + count))
     path = Path(request.data or "").expanduser()
     own_splits = request.data is None or (path.is_dir() and split_folder(path, "val")[1] == "all")
     plan = Plan(request, recipe, scale, methods, seeds, own_splits)
