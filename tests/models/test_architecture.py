@@ -54,6 +54,17 @@ TAMING_DECODER_REST = [
 ]
 LAST = ("Conv2d", 128, 3, 3, 1, 1, 3_459)
 
+
+def quarter(rows):
+    """The same layers at a quarter of the width, their parameters as counted by hand: in · out · k², plus the bias."""
+    for kind, *shape, _ in rows:
+        if kind == "GroupNorm":
+            yield kind, shape[0] // 4, 2 * (shape[0] // 4)
+        else:
+            given, made = (width if width == 3 else width // 4 for width in shape[:2])
+            yield kind, given, made, *shape[2:], given * made * shape[2] ** 2 + made
+
+
 TABLES = {
     "paper": (64, PAPER_ENCODER, PAPER_DECODER),
     "taming": (
@@ -67,10 +78,12 @@ TABLES = {
         [*TAMING_DECODER_REST, LAST],
     ),
 }
+TABLES["taming_small"] = (3, *(list(quarter(rows)) for rows in TABLES["taming_f4"][1:]))
 TOTALS = {
     "paper": (5_069_504, 4_610_435),
     "taming": (15_039_375, 15_298_959),
     "taming_f4": (15_036_687, 15_036_687),
+    "taming_small": (945_231, 945_231),
 }
 
 
@@ -131,16 +144,17 @@ def test_a_residual_layer_is_its_formula(name, relu_first):
     assert torch.allclose(layer(x), x + moved.transpose(1, 2).reshape_as(x))
 
 
-def test_a_residual_block_is_its_formula():
+@pytest.mark.parametrize(("name", "width", "norm_groups"), [("taming", 128, 32), ("taming_small", 32, 8)])
+def test_a_residual_block_is_its_formula(name, width, norm_groups):
     torch.manual_seed(0)
-    encoder, _, _ = NETWORKS["taming"](3)
+    encoder, _, _ = NETWORKS[name](3)
     block = next(m for m in encoder if type(m).__name__ == "ResidualBlock").double()
     for parameter in block.parameters():
         nn.init.normal_(parameter, std=0.1)
-    x = torch.randn(2, 128, 4, 5, dtype=torch.float64)
+    x = torch.randn(2, width, 4, 5, dtype=torch.float64)
 
     def half(y, norm, conv):
-        groups = y.reshape(2, 32, -1)
+        groups = y.reshape(2, norm_groups, -1)
         groups = (groups - groups.mean(2, keepdim=True)) / (groups.var(2, correction=0, keepdim=True) + 1e-6).sqrt()
         y = groups.reshape_as(y) * norm.weight[:, None, None] + norm.bias[:, None, None]
         y = y * y.sigmoid()
@@ -150,7 +164,9 @@ def test_a_residual_block_is_its_formula():
     assert torch.allclose(block(x), expected)
 
 
-@pytest.mark.parametrize(("name", "downscale"), [("small", 4), ("paper", 4), ("taming", 8), ("taming_f4", 4)])
+@pytest.mark.parametrize(
+    ("name", "downscale"), [("small", 4), ("paper", 4), ("taming", 8), ("taming_f4", 4), ("taming_small", 4)]
+)
 def test_strides_and_shapes(name, downscale):
     assert name in NETWORKS
     with torch.device("meta"):

@@ -158,7 +158,7 @@ def test_the_room_follows_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_room(model, max_pixels=10**9) == Room(room.at_once, 10**9, room.margin)
 
 
-@pytest.mark.parametrize(("network", "margin"), [("small", 4), ("paper", 8), ("taming", None), ("taming_f4", None)])
+@pytest.mark.parametrize(("network", "margin"), [("small", 4), ("paper", 8), ("taming", None), ("taming_small", None)])
 def test_the_margin_is_what_the_convolutions_see(network: str, margin: int | None) -> None:
     """r = 3 or 7 convolutions of 3×3 see r positions, those of 4×4 3 pixels more: ⌈(4r + 3) / 4⌉; norms see all."""
     assert find_margin(VQVAE(ModelConfig(network=network, codebook_size=8, code_dim=4))) == margin

@@ -38,7 +38,7 @@ class ResidualLayer(nn.Module):
 class ResidualBlock(nn.Module):
     """The residual block of the Taming family: twice group norm, swish, 3×3 convolution; added to x."""
 
-    def __init__(self, channels: int, groups: int = 32) -> None:
+    def __init__(self, channels: int, groups: int) -> None:
         super().__init__()
         self.norm1 = nn.GroupNorm(groups, channels, eps=1e-6)
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
@@ -75,33 +75,34 @@ def mirrored_network(code_dim: int, width: int, residual_layers: int, as_printed
 LATENT_WIDTH = 3  # channels between the networks and the 1×1 convolutions around the quantizer, whatever the code_dim
 
 
-def taming_network(code_dim: int, downscale: int) -> Network:
-    """Stride 8 has the encoder column as printed, and in the decoder one more transposed convolution before its last.
+def taming_network(code_dim: int, downscale: int, width: int = 128) -> Network:
+    """Stages of one, two and four times the width, of as many groups of channels each, and back.
 
+    Stride 8 has the encoder column as printed, and in the decoder one more transposed convolution before its last.
     Stride 4 has the decoder column as printed; the encoder's first convolution does not halve: k3, s1, p1.
     """
+
+    def stage(layer: nn.Conv2d | nn.ConvTranspose2d) -> list[nn.Module]:  # and two residual blocks of its width
+        blocks = [ResidualBlock(layer.out_channels, groups=width // 4) for _ in range(2)]
+        return [layer, nn.LeakyReLU(), *blocks]
+
     if downscale == 8:
-        first = nn.Conv2d(3, 128, 4, stride=2, padding=1)
-        extra = [nn.ConvTranspose2d(128, 128, 4, stride=2, padding=1), nn.LeakyReLU()]
+        first = nn.Conv2d(3, width, 4, stride=2, padding=1)
+        extra = [nn.ConvTranspose2d(width, width, 4, stride=2, padding=1), nn.LeakyReLU()]
     else:
-        first, extra = nn.Conv2d(3, 128, 3, padding=1), []
+        first, extra = nn.Conv2d(3, width, 3, padding=1), []
     encoder = nn.Sequential(
-        *_stage(first), *_stage(nn.Conv2d(128, 256, 4, stride=2, padding=1)),
-        *_stage(nn.Conv2d(256, 512, 4, stride=2, padding=1)),
-        nn.Conv2d(512, LATENT_WIDTH, 3, padding=1), nn.Conv2d(LATENT_WIDTH, code_dim, 1),
+        *stage(first), *stage(nn.Conv2d(width, 2 * width, 4, stride=2, padding=1)),
+        *stage(nn.Conv2d(2 * width, 4 * width, 4, stride=2, padding=1)),
+        nn.Conv2d(4 * width, LATENT_WIDTH, 3, padding=1), nn.Conv2d(LATENT_WIDTH, code_dim, 1),
     )  # fmt: skip
     decoder = nn.Sequential(
-        nn.Conv2d(code_dim, LATENT_WIDTH, 1), *_stage(nn.Conv2d(LATENT_WIDTH, 512, 3, padding=1)),
-        *_stage(nn.ConvTranspose2d(512, 256, 4, stride=2, padding=1)),
-        *_stage(nn.ConvTranspose2d(256, 128, 4, stride=2, padding=1)),
-        *extra, nn.Conv2d(128, 3, 3, padding=1), nn.Tanh(),
+        nn.Conv2d(code_dim, LATENT_WIDTH, 1), *stage(nn.Conv2d(LATENT_WIDTH, 4 * width, 3, padding=1)),
+        *stage(nn.ConvTranspose2d(4 * width, 2 * width, 4, stride=2, padding=1)),
+        *stage(nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1)),
+        *extra, nn.Conv2d(width, 3, 3, padding=1), nn.Tanh(),
     )  # fmt: skip
     return Network(encoder, decoder, downscale)
-
-
-def _stage(layer: nn.Conv2d | nn.ConvTranspose2d) -> tuple[nn.Module, ...]:
-    """A convolution and two residual blocks of its width."""
-    return layer, nn.LeakyReLU(), ResidualBlock(layer.out_channels), ResidualBlock(layer.out_channels)
 
 
 NETWORKS: dict[str, Callable[[int], Network]] = {
@@ -110,6 +111,7 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
     "paper": partial(mirrored_network, width=256, residual_layers=6, as_printed=True),
     "taming": partial(taming_network, downscale=8),
     "taming_f4": partial(taming_network, downscale=4),
+    "taming_small": partial(taming_network, downscale=4, width=32),
 }
 """Each makes an encoder and a decoder for latents of the given number of channels; a new one is one more entry."""
 

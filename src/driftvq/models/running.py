@@ -23,7 +23,7 @@ from driftvq.data.loader import ImageBatch
 from driftvq.machine import available_memory, pick_device
 from driftvq.models.vqvae import VQVAE
 
-NETWORK_BYTES = {"small": 160, "paper": 560, "taming": 2250, "taming_f4": 2400}
+NETWORK_BYTES = {"small": 160, "paper": 560, "taming": 2250, "taming_f4": 2400, "taming_small": 600}
 """The most that a pixel takes inside each network, encoder or decoder, in float32; a test measures it."""
 LATENT_COPIES = 5  # of the latents, while a quantizer works on them; once more for each index of a position
 HELD_BYTES = READ_BYTES  # of an image beside the model: while it is read, afterwards less

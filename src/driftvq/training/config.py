@@ -40,7 +40,7 @@ class TrainConfig:
     does not change the weights that a run reaches at a step, so it may differ when a run is resumed.
     """
 
-    network: str = _model("small", "encoder and decoder: small, paper, taming or taming_f4")
+    network: str = _model("small", "encoder and decoder: small, paper, taming, taming_f4 or taming_small")
     quantizer: str = _model("ns_vq", "ns_vq, trans_vq, vq, ema_vq, … or none for a plain autoencoder")
     codebook_size: int = _model(1024, "number of codes, K", least=1)
     code_dim: int = _model(64, "channels of the latents, D", least=1)
