@@ -15,7 +15,7 @@ from driftvq.drift_meter import LEFT_BEHIND, MOVING, DriftReading
 from driftvq.drift_meter.probing import parts_of, pending_starts
 from driftvq.files import read_records
 from driftvq.functional.blocks import row_blocks
-from driftvq.metrics.evaluation import CodeCounter
+from driftvq.metrics import CodeCounter
 from driftvq.models import VQVAE, model_hash
 from driftvq.models.vqvae import code_tensors, count_parameters
 from driftvq.quantizers.codebook import CodebookQuantizer

@@ -1,6 +1,7 @@
 """rFID, KID, LPIPS, SSIM, PSNR and the use of a codebook; the value range is always an argument."""
 
-from driftvq.metrics.evaluation import DEFAULT_METRICS, METRICS, CodeCounter, Evaluation, evaluate
+from driftvq.metrics.code_counter import CodeCounter
+from driftvq.metrics.evaluation import DEFAULT_METRICS, METRICS, Evaluation, evaluate
 from driftvq.metrics.feature_distances import KID, FeatureMoments, frechet_distance, kid, polynomial_mmd
 from driftvq.metrics.inception import Inception
 from driftvq.metrics.lpips import LPIPS

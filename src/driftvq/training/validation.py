@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 from driftvq.data.folder import TRAIN_FOLDERS, VAL_FOLDERS
 from driftvq.data.images import to_uint8
 from driftvq.functional.blocks import widest_float
-from driftvq.metrics.evaluation import CodeCounter
+from driftvq.metrics import CodeCounter
 from driftvq.metrics.similarity import WINDOW, psnr, ssim
 from driftvq.models import VQVAE, save_pretrained
 from driftvq.models.vqvae import code_tensors
