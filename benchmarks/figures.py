@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from driftvq.experiments.methods import METHODS
 from driftvq.files import replacing
 from driftvq.records.metric_table import metric
 from tables import Results, Value, mean_of
@@ -16,6 +17,12 @@ from tables import Results, Value, mean_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CODEBOOK_SIZES = (
+    "ns_vq", "trans_vq_mlp", "ema_tuned", "vqgan_ema_authors", "sim_vq",
+    "ns_vq_paper", "trans_vq_mlp_paper", "vqgan_fc",
+)  # fmt: skip
+"""Of which the study draws Figure 3."""
+OURS, THEIRS = ("NSVQ", "TransVQ", "driftvq"), ("as printed", "authors")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000")
 
 
@@ -30,6 +37,7 @@ class Lines:
         panels: titles by the column that is shown.
         where: values of columns that the rows must have.
         y: what all panels show, if it is the same: from nothing to all, in one scale.
+        methods: which, in this order; empty: all, in the table's.
     """
 
     image: str
@@ -38,6 +46,7 @@ class Lines:
     panels: Mapping[str, str]
     where: Mapping[str, Value] = field(default_factory=dict)
     y: str | None = None
+    methods: tuple[str, ...] = ()
 
     def draw(self, canvas: "Figure", results: Results) -> None:
         """Ours are thick."""
@@ -46,9 +55,9 @@ class Lines:
         rows = [row for row in rows if all(row[name] == value for name, value in self.where.items())]
         panels = canvas.subplots(1, len(self.panels), sharey=self.y is not None)
         for axes, (name, title) in zip(panels, self.panels.items(), strict=True):
-            for number, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
+            for number, method in enumerate(self.methods or dict.fromkeys(row["method"] for row in rows)):
                 points = sorted((row[self.x], mean_of(row[name])) for row in rows if row["method"] == method)
-                ours = "NSVQ" in method or "TransVQ" in method or "driftvq" in method
+                ours = any(name in method for name in OURS) and not any(word in method for word in THEIRS)
                 style = {"color": COLOURS[number % len(COLOURS)], "linewidth": 2.5 if ours else 1.2, "marker": "o"}
                 axes.plot(*zip(*points, strict=True), label=method, linestyle="-" if number < 8 else "--", **style)
             axes.set(xlabel={"K": "codebook size K"}.get(self.x, self.x), xscale="log", title=title)
@@ -118,6 +127,11 @@ FIGURES = (
     Lines(
         "images/study-batch-size.png", "study-figure-batch-size", "batch size",
         {name: metric(name).heading for name in ("rfid", "psnr", "usage")},
+    ),
+    Lines(
+        "images/study-codebook-size.png", "study-cells", "K",
+        {name: metric(name).heading for name in ("rfid", "psnr", "usage")}, {"D": 64},
+        methods=tuple(METHODS[name].label for name in CODEBOOK_SIZES),
     ),
     Map("images/drift-map.png", "drift-map", "batch size", "K", "usage@300", "codes in use after 300 steps"),
 )  # fmt: skip

@@ -288,7 +288,8 @@ def test_the_numbers_of_the_readme_are_those_of_the_results(results: ModuleType)
     ]
     shares = [f"{share * 100:.0f} %" for share in alone]
     assert (
-        f"without relocation {shares[0]} of 1,024 codes live, and {shares[1]} if TransVQ's network is the drift" in text
+        f"Relocation keeps the codes alive: without it {shares[0]} of 1,024 codes live, and {shares[1]} if TransVQ's"
+        " network is the drift" in text
     )
     names = ("NSVQ", "EMA", "EMA + replacement below 2", "EMA + replacement below half of N/K")
     alive = [value("collapse-present", "usage", 1024, 64, name) * 100 for name in names]

@@ -305,16 +305,16 @@ def test_verdicts(facts, state, words):
 
 
 def test_measured_use_is_judged_by_what_is_possible():
-    use = {"images": 2, "indices": 512, "codebook_size": 1024, "usage": 0.38, "perplexity": 300.0}
+    use = {"images": 2, "codebook_size": 1024, "usage": 0.38, "expected_usage": 0.3935, "perplexity": 300.0}
     verdict = give_verdict(with_usage(0.01, use=use))
     assert verdict["state"] == "alive"
     assert "these 2 images select 38% of the codes, where 39% could be expected" in verdict["why"]
-    uneven = give_verdict(report(use={**use, "indices": 10**6, "usage": 1.0, "perplexity": 20.0}))
+    uneven = give_verdict(report(use={**use, "expected_usage": 1.0, "usage": 1.0, "perplexity": 20.0}))
     assert "a few do most of the work (perplexity 20)" in uneven["why"]
 
 
 def test_images_of_another_kind_do_not_accuse_a_live_codebook():
-    use = {"images": 500, "indices": 10**6, "codebook_size": 1024, "usage": 0.12, "perplexity": 90.0}
+    use = {"images": 500, "codebook_size": 1024, "usage": 0.12, "expected_usage": 1.0, "perplexity": 90.0}
     drift = {"follow_unselected": [(300, 0.04)], "latents_moved": [(300, 0.4)]}
     verdict = give_verdict(with_usage(0.98, use=use, drift=drift))
     assert verdict["state"] == "alive"

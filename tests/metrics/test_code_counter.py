@@ -44,6 +44,8 @@ def test_a_quantizer_says_which_indices_share_a_codebook(shared):
     assert counter.perplexity() == pytest.approx(sum(expected) / len(expected))
     assert counter.bits_per_image() == (4 * 3 * 2 if shared else 4 * 3 + 4 * 2)
     assert counter.latents_per_code() == (8 / 8 if shared else 4 / 8)
+    possible = [1 - (7 / 8) ** 8] if shared else [1 - (7 / 8) ** 4, 1 - (3 / 4) ** 4]
+    assert counter.expected_usage() == pytest.approx(sum(possible) / len(possible))
 
 
 @pytest.mark.parametrize("shared", [True, False])

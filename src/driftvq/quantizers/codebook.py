@@ -54,7 +54,6 @@ class CodebookQuantizer(Quantizer):
     restart_after: int = 0  # in training, a code not selected for so many steps moves to a random latent; 0: none does
     rows_per_code: ClassVar[dict[str, Rule]] = {"code_age": copied}  # buffers with a row per code, and how each grows
     book: Codebook
-    restarted: Tensor
 
     def __init__(
         self,
@@ -79,7 +78,6 @@ class CodebookQuantizer(Quantizer):
         iterations = positive_int("kmeans_iters", kmeans_iters)
         self.start = KMeansStart(codebook_size, self.codebook_dim, iterations, self.metric, done=not kmeans_init)
         self._frozen = freeze_codebook
-        self.register_buffer("restarted", torch.full((), -1), persistent=False)  # the step of the latest restart
 
     def _own(self, book: Codebook) -> None:
         self.book = book
@@ -165,11 +163,9 @@ class CodebookQuantizer(Quantizer):
         return step
 
     def _select(self, z_nd: Tensor, call: Call) -> Selection:
-        if self.restart_after > 0 and call.learns and not self._frozen and self.book.has_loss:
+        if self.restart_after > 0 and call.first and call.learns and not self._frozen and self.book.has_loss:
             with torch.no_grad():
                 overdue_k = (self.code_age > 0) & (self.code_age % self.restart_after == 0)
-                overdue_k = overdue_k & (self.restarted != self.step)  # levels that share a codebook: the first alone
-                self.restarted.copy_(self.step)
                 weight_n = row_weights(z_nd, call.valid)
                 self.book.set_(take_over(self.codebook, overdue_k, z_nd.detach(), weight_n, self.step)[0])
         # Sums of codes are then what they are when indices are decoded.

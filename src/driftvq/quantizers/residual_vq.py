@@ -108,7 +108,7 @@ class ResidualVQ(CompositeQuantizer):
             valid_n = call.valid
             if kept is not None and level >= self.dropout_min_levels:
                 valid_n = kept > level if valid_n is None else (kept > level) & valid_n
-            own = call._replace(valid=valid_n, levels=None, choices=choices[level])
+            own = call._replace(valid=valid_n, levels=None, choices=choices[level], first=self._first(level, call))
             levels_run.append(self._level(level, residual_nd, own))
             residual_nd = residual_nd - levels_run[-1][1].detach()
         steps, codes, indices = zip(*levels_run, strict=True)
@@ -125,7 +125,12 @@ class ResidualVQ(CompositeQuantizer):
         if not call.learns or world_size() == 1:
             return ()
         empty = call._replace(positions=torch.Size([0, *call.positions[1:]]), valid=None, levels=None)
-        return tuple(self._level(level, z_nd[:0], empty)[0] for level in range(levels, self.parts))
+        own = (empty._replace(first=self._first(level, call)) for level in range(levels, self.parts))
+        return tuple(self._level(level, z_nd[:0], call)[0] for level, call in enumerate(own, levels))
+
+    def _first(self, level: int, call: Call) -> bool:
+        """Whether no level before has used this one's codebook in this step."""
+        return call.first and (level == 0 or not self.shared_codebook)
 
     def _level(self, level: int, residual_nd: Tensor, call: Call) -> tuple[Step, Tensor, Tensor]:
         """What a level did, and what of it falls to each latent: codes ``(n, d)`` and indices."""

@@ -38,6 +38,7 @@ class Call(NamedTuple):
     learns: bool  # whether it changes what training changes by itself; not if it is recomputed for its gradient
     levels: int | None  # how many levels of a residual to use; None: all
     choices: Tensor | None = None  # codes to take instead of the nearest ones ``(n,)``
+    first: bool = True  # of the step; not for a codebook that a level before has used in it
 
 
 class Selection(NamedTuple):
