@@ -97,7 +97,7 @@ class Map:
         rows = _rows(results)
         methods = list(dict.fromkeys(row["method"] for row in rows))
         left, up = (sorted({row[name] for row in rows}) for name in (self.x, self.y))
-        panels = canvas.subplots(2, -(-len(methods) // 2), sharex=True, sharey=True).flat
+        panels = list(canvas.subplots(2, -(-len(methods) // 2), sharex=True, sharey=True).flat)
         for axes in panels:
             axes.set_axis_off()
         for axes, method in zip(panels, methods, strict=False):
