@@ -314,3 +314,35 @@ def test_the_numbers_of_the_readme_are_those_of_the_results(results: ModuleType)
     assert sorted(found, key=lambda name: found[name].worst)[:2] == ["TransVQ-MLP (driftvq)", "NS-VQ (driftvq)"]
     assert f"² {ours.conditions} conditions, one seed" in text
     assert f"replacement below 2 in {usual.conditions} of them" in text
+
+
+def test_the_summary_of_the_study_is_that_of_its_cells(results: ModuleType) -> None:
+    text = " ".join((ROOT / "docs" / "study.md").read_text(encoding="utf-8").split())
+    table = results.read_all()["study-cells"]
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    rows = [row for row in rows if row["K"] in (64, 1024, 8192)]
+
+    def mean(value: Any) -> float:
+        return float(value[0] if isinstance(value, list) else value)
+
+    def kept(method: str, dim: int | None = None) -> str:
+        label = KNOWN_METHODS[method].label
+        shares = [100 * mean(row["usage"]) for row in rows if row["method"] == label and dim in (None, row["D"])]
+        return f"{min(shares):.0f} to {max(shares):.0f} %"
+
+    assert f"keeps {kept('ns_vq_paper')} of its codes, in the authors' code {kept('ns_vq_published')}," in text
+    assert f"keeps {kept('trans_vq_paper')} of its codes, with the MLP {kept('trans_vq_mlp_paper')}," in text
+    assert f"collapses with 64 dimensions ({kept('trans_vq_published', 64)})" in text
+    ours = [KNOWN_METHODS[name].label for name in ("ns_vq", "trans_vq_mlp", "trans_vq")]
+    assert all(mean(row["usage"]) > 0.9995 for row in rows if row["method"] in ours)
+    variants = [KNOWN_METHODS[name].label for name in ("ns_vq_modified", "trans_vq_mlp_modified")]
+    leads = []
+    for codes, dim in dict.fromkeys((row["K"], row["D"]) for row in rows):
+        here = [row for row in rows if (row["K"], row["D"]) == (codes, dim) and row["method"] not in variants]
+        best = {
+            mine: min(mean(row["rfid"]) for row in here if (row["method"] in ours) == mine) for mine in (True, False)
+        }
+        leads.append(100 * (1 - best[True] / best[False]))
+    won = [lead for lead in leads if lead > 0]
+    words = {2: "two", 3: "three", 4: "four", 5: "five", 6: "all"}
+    assert f"lowest rFID in {words[len(won)]} of six, by {min(won):.1f} % to {max(won):.1f} %" in text
