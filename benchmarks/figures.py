@@ -129,6 +129,10 @@ FIGURES = (
         {name: metric(name).heading for name in ("rfid", "psnr", "usage")},
     ),
     Lines(
+        "images/study-batch-size-steps.png", "study-figure-batch-size-steps", "batch size",
+        {name: metric(name).heading for name in ("rfid", "psnr", "usage")},
+    ),
+    Lines(
         "images/study-codebook-size.png", "study-cells", "K",
         {name: metric(name).heading for name in ("rfid", "psnr", "usage")}, {"D": 64},
         methods=tuple(METHODS[name].label for name in CODEBOOK_SIZES),

@@ -39,7 +39,8 @@ ONE_STUDY = ("recipe", "scale", "metrics", "data", "environment")
 def keep(folder: Path, place: Path, title: str | None = None) -> None:
     """Copy what a report needs of the finished cells, without images, codes and the paths of this machine.
 
-    Where a comparison is kept already they join its cells, in place of those with the same method, point and seed.
+    Where a comparison is kept already they join its cells, in place of those with the same method, point and seed. Of
+    one that is not finished, or was stopped, what is kept is the comparison of what it has.
     """
     comparison = load_comparison(folder)
     sources = [str(comparison.request.get(name)) for name in ("data", "val_data") if comparison.request.get(name)]
@@ -52,6 +53,11 @@ def keep(folder: Path, place: Path, title: str | None = None) -> None:
     }
     finished = tuple(cell for cell in comparison.cells if cell.status in ("done", "failed"))
     named = replace(comparison, command=command, cells=finished, **texts)
+    if len(finished) < len(comparison.cells):
+        points, sweep = {cell.point for cell in finished}, named.sweep
+        if sweep is not None:
+            sweep = replace(sweep, values=tuple(point for point in sweep.values if point in points))
+        named = _with(replace(named, sweep=sweep), finished)
     if (place / COMPARISON_FILE).is_file():
         named = both(load_comparison(place), named)
     place.mkdir(parents=True, exist_ok=True)
@@ -72,22 +78,29 @@ def both(old: Comparison, new: Comparison) -> Comparison:
         if mine != theirs:
             raise ValueError(f"{old.folder} has {name} {mine}, the run {theirs}; keep it in a folder of its own")
     methods = tuple({method.name: method for method in (*old.methods, *new.methods)}.values())
-    names = [method.name for method in methods]
     cells: dict[Place, Cell] = {cell.place: cell for cell in (*old.cells, *new.cells)}
-    order = sorted(cells, key=lambda at: (names.index(at.method), at.point is not None, at.point, at.seed))
-    sweep, seeds = new.sweep, tuple(sorted({*old.seeds, *new.seeds}))
+    sweep = new.sweep
     if old.sweep is not None and sweep is not None:
         sweep = replace(sweep, values=tuple(sorted({*old.sweep.values, *sweep.values})))  # type: ignore[type-var]
-    asked = decode(Request, new.request, "request")
-    varied = () if sweep is None else sweep.values
+    config = {name: value for name, value in new.config.items() if old.config.get(name) == value}
+    notes = tuple(dict.fromkeys((*old.notes, *new.notes)))
+    joined = replace(old, methods=methods, sweep=sweep, request=new.request, notes=notes, config=config)
+    return _with(joined, tuple(cells.values()))
+
+
+def _with(comparison: Comparison, cells: Sequence[Cell]) -> Comparison:
+    """The comparison that would have had these cells alone."""
+    methods = tuple(method for method in comparison.methods if any(cell.method == method.name for cell in cells))
+    names, seeds, sweep = [one.name for one in methods], sorted({cell.seed for cell in cells}), comparison.sweep
+    asked, varied = decode(Request, comparison.request, "request"), () if sweep is None else sweep.values
     asked = replace(
         asked, methods=tuple(names), seeds=len(seeds) if len(seeds) > 1 else None, first_seed=min(seeds) or None,
         codebook_size=asked.codebook_size and varied, conditions=asked.conditions and varied,
     )  # fmt: skip
+    order = sorted(cells, key=lambda cell: (names.index(cell.method), cell.point is not None, cell.point, cell.seed))
     return replace(
-        old, methods=methods, sweep=sweep, seeds=seeds, cells=tuple(cells[at] for at in order),
-        command=asked.command(), request=encode(asked), notes=tuple(dict.fromkeys((*old.notes, *new.notes))),
-        config={name: value for name, value in new.config.items() if old.config.get(name) == value},
+        comparison, methods=methods, seeds=tuple(seeds), cells=tuple(order), command=asked.command(),
+        request=encode(asked),
     )  # fmt: skip
 
 

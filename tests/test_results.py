@@ -69,7 +69,7 @@ def test_a_table_typed_over_is_put_right(results: ModuleType, docs: Path) -> Non
 def test_a_comparison_that_is_kept_gives_the_same_table_and_a_page_anywhere(
     results: ModuleType, tmp_path: Path
 ) -> None:
-    folder = write_comparison(tmp_path / "x", seeds=(0,), images=1, size=16)
+    folder = write_comparison(tmp_path / "x", seeds=(0,), images=1, size=16, trouble=False)
     path = folder / "comparison.json"
     request = {"data": "/somewhere/faces.txt", "val_data": None}
     text = json.dumps(json.loads(path.read_text()) | {"request": request, "command": "x --data /somewhere/faces.txt"})
@@ -82,6 +82,21 @@ def test_a_comparison_that_is_kept_gives_the_same_table_and_a_page_anywhere(
     assert not list(kept.rglob("*.png"))
     assert results.read_all(tmp_path / "docs")["kept"].rows
     assert '"curves":[{' in write_report(kept).read_text()
+
+
+def test_of_a_comparison_that_was_stopped_that_is_kept_which_it_has(results: ModuleType, tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path / "x", sweep=(64, 1024), seeds=(0, 1), images=1, size=16, trouble=False)
+    path = folder / "comparison.json"
+    request = {"data": "faces.txt", "methods": ["vq", "sim_vq"], "codebook_size": [64, 1024], "seeds": 2}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"request": request}))
+    for cell in folder.glob("cells/*/cell.json"):
+        if not cell.parent.name.startswith("sim_vq--64--seed1"):
+            cell.write_text(json.dumps(json.loads(cell.read_text()) | {"status": "waiting"}))
+    results.keep(folder, tmp_path / "kept")
+    found = load_comparison(tmp_path / "kept")
+    assert [cell.folder.name for cell in found.cells] == ["sim_vq--64--seed1"]
+    assert ([method.name for method in found.methods], found.seeds, found.sweep.values) == (["sim_vq"], (1,), (64,))
+    assert "--methods sim_vq --first-seed 1 --codebook-size 64" in found.command
 
 
 def test_runs_that_are_kept_together_are_one_comparison(results: ModuleType, tmp_path: Path) -> None:
